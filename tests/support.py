@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import os
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ import pytest
 
 from nsystui.base.answer import iter_rows, record
 from nsystui.base.selection import Selection
+from nsystui.exports.discover import facts_of_group, packed_reports, rank_of
 from nsystui.output import formats
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.stats import report_of
@@ -88,6 +90,17 @@ def session_over(*paths: Path) -> Session:
 def open_job(*paths: Path) -> OpenJob:
     """Return a job of exports, which the caller must close."""
     return OpenJob(session_over(*paths))
+
+
+def packed_facts(job: Path) -> dict[int, dict[str, Any]]:
+    """Return the facts of each rank of a packed job, as it is read."""
+    return {rank_of(path): json.loads(facts_of_group(path)[1][path.name]) for path in packed_reports(job)}
+
+
+def report_in(job: Path, rank: int) -> Path:
+    """Return the path of a report in a packed job."""
+    (path,) = (path for path in packed_reports(job) if rank_of(path) == rank)
+    return path
 
 
 def job_of(*paths: Path) -> closing[OpenJob]:

@@ -15,7 +15,7 @@ from nsystui.base.errors import UsageError, see_directory
 from nsystui.base.text import shell_word
 from nsystui.commands.configuration import THEMES, remember_theme
 from nsystui.commands.request import Drawn, Request
-from nsystui.exports.discover import discover, names_of
+from nsystui.exports.discover import discover, is_there, names_of
 from nsystui.exports.forms.form import EXPORT_ENDINGS
 from nsystui.exports.nccl_log.files import STDIN, FileKind, kind_of, named
 from nsystui.questions.queries.numbering import numbering
@@ -89,7 +89,7 @@ def delegated(words: Sequence[str]) -> tuple[str, list[str]] | None:
 def run(request: Request) -> int:
     files = named_files(request.opening.files, request.args.get("nccl_log"))
     files = replace(files, log_steps=_log_steps(request, files))
-    if files.exports and not any(map(os.path.lexists, discover(files.exports))):
+    if files.exports and not any(map(is_there, discover(files.exports))):
         raise UsageError(f"{files.exports[0]}: no such file ({see_directory(files.exports[0])})")
     environ = checked_terminal("kernels" if files.exports else "nccl-log")
     from nsystui.questions.job.opening import JobSource

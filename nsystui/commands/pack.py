@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -31,13 +32,13 @@ DESCRIPTION = """Writes the columns of exports into a directory, the packed job,
 exports: `nsystui DIR`, or any command on DIR. Each rank may pack its own export into the same directory, at the same
 time as the others: in a Slurm script, srun bash -c 'nsystui pack rank_$SLURM_PROCID.sqlite -o packed'
 A rank is packed when its line is printed. After an interruption, the same command continues with the others.
-The tables in it are Parquet datasets partitioned by rank, which Dask, Polars and DuckDB read as they are."""
+The tables in it are Parquet datasets with a column of ranks, which Dask, Polars and DuckDB read as they are."""
 EXAMPLES = """  nsystui pack rank*.sqlite -o packed
   nsystui pack rank_$SLURM_PROCID.sqlite -o packed
   nsystui pack node*.sqlite -o packed --ranks 'node\\d+_r(\\d+)'"""
 
 # Each batch has a fixed cost, so small exports are packed together: at most this many, with this many bytes in total.
-_MAX_EXPORTS = 16
+_MAX_EXPORTS = 64
 _MAX_BYTES = 64 << 20
 
 
@@ -153,17 +154,22 @@ class _Run:
         if self._done:
             shared.say_notes(f"{len(self._done):,} of {len(self.paths):,} were packed before")
         remaining = [Export(number, path) for number, path in enumerate(self.paths) if number not in self._done]
-        if not remaining:
+        if not remaining and not os.access(self.writer.directory, os.W_OK):  # otherwise small groups may be left
             return
         limits = self.request.limits
-        batches = list(_batches(remaining, limits.packs))
-        ahead = RanksAhead.of(dict(enumerate(self.paths))) if len(batches[0]) < len(self.paths) else None
+        batches = list(_batches(remaining, limits.packs)) if remaining else []
+        ahead = RanksAhead.of(dict(enumerate(self.paths))) if batches and len(batches[0]) < len(self.paths) else None
         with self.writer.staging() as cache, ProgressLine() as line:
             for batch in batches:
                 self._pack(batch, Session(cache, limits), line, ahead)
             if self._waiting:
                 items = sorted((self._done | {number: self.paths[number] for number in self._waiting}).items())
                 self._pack(list(starmap(Export, items)), Session(cache, limits), line, None)
+            line.clear()
+            try:
+                self.writer.merge(cache.directory)
+            except NsystuiError as error:
+                self.failures.append(error)
         if note := left_out_note(self._reports):
             shared.say_notes(note)
 
@@ -200,9 +206,7 @@ class _Run:
             without_ranks = {error.path for error in without}
             self._waiting |= {report.index for report in new if str(report.path) not in without_ranks}
             line.clear()
-            for item in sorted(ranked, key=lambda item: min(item.ranks.values())):
-                self._waiting.discard(item.report.index)
-                self._put(item, session)
+            self._put(sorted(ranked, key=lambda item: min(item.ranks.values())), session)
 
     def _earlier_captures(self, ranked: Sequence[ReportRanks]) -> list[ReportRanks]:
         """Return the captures in the job, packed by other calls, of the processes of ``ranked``."""
@@ -224,27 +228,37 @@ class _Run:
                     break
         return earlier
 
-    def _put(self, ranked: ReportRanks, session: Session) -> None:
-        """Add a report to the job and print its line; a closed stdout does not end the packing."""
+    def _put(self, ranked: Sequence[ReportRanks], session: Session) -> None:
+        """Add reports to the job and print a line for each; a closed stdout does not end the packing."""
         from nsystui.output.files import print_lines
+        from nsystui.store.cache import size_of
         from nsystui.store.packed_job import NewReport
 
-        report, cache = ranked.report, session.cache
-        export = session.exports[report.index]
-        files = None if cache is None else cache.find(export)
+        new = []
+        assert session.cache is not None  # it is required
+        for item in ranked:
+            self._waiting.discard(item.report.index)
+            export = session.exports[item.report.index]
+            files = session.cache.find(export)
+            try:
+                if files is None:  # somebody removed the columns
+                    raise ExportError(str(export.path), "its columns were removed while it was packed", "pack it again")
+                identity, results = self._identities[item.report.index], session.cache.results_of(export)
+                report = NewReport(item.report.name, item.ranks, item.source, identity, files, results)
+                self.writer.refuse(report)
+                # The results move into the job with the files.
+                new.append((item, report, files.size + (size_of(results.directory) if results.directory else 0)))
+            except NsystuiError as error:
+                self.failures.append(error)
+        added_reports = self.writer.add([report for _, report, _ in new], session.cache.directory)
         try:
-            if cache is None or files is None:  # somebody removed the columns
-                raise ExportError(str(export.path), "its columns were removed while it was packed", "pack it again")
-            identity, results = self._identities[report.index], cache.results_of(export)
-            new = NewReport(report.name, ranked.ranks, ranked.source, identity, files, results)
-            added = self.writer.add(new, cache.directory)
+            for (item, _, size), added in zip(new, added_reports, strict=True):
+                self._done[item.report.index] = added.path
+                self._ranks.append(item)
+                with suppress(SystemExit):
+                    print_lines([_line(item, size, added)])
         except NsystuiError as error:
             self.failures.append(error)
-            return
-        self._done[report.index] = added.path
-        self._ranks.append(ranked)
-        with suppress(SystemExit):
-            print_lines([_line(ranked, added)])
 
 
 def _batches(exports: Sequence[Export], min_exports: int) -> Iterator[list[Export]]:
@@ -262,13 +276,13 @@ def _batches(exports: Sequence[Export], min_exports: int) -> Iterator[list[Expor
     yield batch
 
 
-def _line(ranked: ReportRanks, added: JobReport) -> str:
+def _line(ranked: ReportRanks, size: int, added: JobReport) -> str:
     """Return ``rank 3  rank_3  1,234,567 rows  45.2 MiB, 12 % of the export  (captured environment)``."""
     from nsystui.exports.discover import NEXT_CAPTURE
 
     numbers = sorted(rank % NEXT_CAPTURE for rank in ranked.ranks.values())
     label = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
-    size = format_value(Unit.BYTES, added.size)
+    words = format_value(Unit.BYTES, size)
     with suppress(OSError):  # the export was removed after packing
-        size += f", {added.size / max(ranked.report.path.stat().st_size, 1):.0%} of the export"
-    return safe_text(f"{label}  {added.name}  {added.rows:,} rows  {size}  ({ranked.source})", ascii=True)
+        words += f", {size / max(ranked.report.path.stat().st_size, 1):.0%} of the export"
+    return safe_text(f"{label}  {added.name}  {added.rows:,} rows  {words}  ({ranked.source})", ascii=True)

@@ -153,12 +153,12 @@ class Request:
 
     def check(self, has_drawing: bool = False) -> None:
         """Check the output, and before heavy imports that a FILE exists. Raises UsageError, NsystuiError."""
-        from nsystui.exports.discover import discover
+        from nsystui.exports.discover import discover, is_there
         from nsystui.exports.opening import check
 
         self.output.check(has_drawing)
         paths = discover(self.opening.files)
-        if any(map(os.path.lexists, paths)):
+        if any(map(is_there, paths)):
             return
         for path in paths:
             try:

@@ -1,8 +1,9 @@
 """The files that a command line names: names, directories and globs become paths in natural order.
 
-A packed job is a directory of Parquet datasets, one for each canonical table, partitioned by rank:
-``DIR/kernels/rank=3/….parquet`` has the kernels of rank 3. ``DIR/reports/rank=3/report.json`` has the report's other
-facts and lists its files. It is written last: without it, there is no report.
+A packed job is a directory of Parquet datasets, one for each canonical table, with the column ``rank``. Its reports are
+written in groups: ``DIR/kernels/GROUP.parquet`` has the kernels of a group, and the directory ``DIR/reports/GROUP``,
+which appears last, has the other facts in ``reports.jsonl``. The path of a report is ``DIR/reports/GROUP/rank=3``, the
+directory of its later results, if any.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ from pathlib import Path
 
 from nsystui.base.answer import Unit
 from nsystui.base.errors import UsageError
-from nsystui.base.inputs import json_in, text_of
+from nsystui.base.inputs import json_in, opened, text_of
 from nsystui.base.text import shell_word
 from nsystui.base.units import format_value
 from nsystui.exports.forms import form_of
 from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
 
 REPORTS = "reports"
-FACTS = "report.json"
+FACTS = "reports.jsonl"
 _SAME_EXPORT = 60
 """Seconds by which an export may be older than its report."""
 _RANK = re.compile(r"rank=([0-9]+)")
+_MAX_LINE = 1 << 20
+GROUP = re.compile(r"[0-9]{6}-[0-9a-f]{12}(-large)?")
+"""The names of groups: a number, which is higher than the numbers of replaced groups, and a unique part."""
 
 
 NEXT_CAPTURE = 1_000_000
@@ -54,30 +58,69 @@ def stale_note(path: Path) -> str:
 
 
 def is_packed_report(path: Path) -> bool:
-    """Return whether ``path`` is a report's directory in a packed job, even incomplete."""
-    return _RANK.fullmatch(path.name) is not None and os.path.isdir(path)
+    """Return whether ``path`` is a report of a packed job, or the damaged facts of a group of reports."""
+    if GROUP.fullmatch(path.parent.name):
+        return path.name == FACTS or _RANK.fullmatch(path.name) is not None
+    return _RANK.fullmatch(path.name) is not None and os.path.isdir(path)  # of an earlier form
+
+
+def is_there(path: Path) -> bool:
+    """Return whether a discovered path leads to a file or to a report of a packed job."""
+    return os.path.lexists(path) or is_packed_report(path)
+
+
+def versions(directory: Path) -> list[tuple[int, Path]]:
+    """Return the reports of a packed job after their versions, in this order; empty for any other directory.
+
+    The version of a rank is higher whenever the rank is packed again; the last group with the highest version counts.
+    """
+    names = sorted(_visible_names(directory / REPORTS))
+    found = [(0, directory / REPORTS / name) for name in names if _RANK.fullmatch(name)]  # of an earlier form
+    for group in (directory / REPORTS / name for name in names if GROUP.fullmatch(name)):
+        found += [(version, group / name) for name, version in _versions_in(group).items()]
+    return sorted(found, key=lambda item: item[0])
+
+
+def _versions_in(group: Path) -> dict[str, int]:
+    """Return the version of each report in a group, or of its facts if these are damaged."""
+    try:
+        with opened(group / FACTS) as file:
+            ranks = json_in(file.readline(_MAX_LINE))["ranks"]
+        return {rank_directory(int(rank)): int(version) for rank, version in ranks.items()}
+    except FileNotFoundError:  # opening the facts reports the error, unless the group was merged
+        return {FACTS: 0} if os.path.isdir(group) else {}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {FACTS: 0}
 
 
 def packed_reports(directory: Path) -> list[Path]:
-    """Return the report directories of a packed job; empty for any other directory."""
-    try:
-        names = os.listdir(directory / REPORTS)
-    except OSError:
-        return []
-    return [directory / REPORTS / name for name in names if _RANK.fullmatch(name)]
+    """Return the newest report of each rank of a packed job; empty for any other directory."""
+    paths = (path for _, path in versions(directory))
+    return list({path if path.name == FACTS else path.name: path for path in paths}.values())
+
+
+def rank_of(report: Path) -> int:
+    """Return the rank in the name of a report, or -1."""
+    return int(report.name.partition("=")[2] or -1)
 
 
 def job_of(report: Path) -> Path:
     """Return the packed job of a report's directory."""
-    return report.absolute().parents[1]
+    return report.absolute().parents[1 if report.absolute().parent.name == REPORTS else 2]
+
+
+def facts_of_group(report: Path) -> tuple[str, dict[str, str]]:
+    """Return the facts of a report's group and of each report by name, JSON. Raises OSError and ValueError."""
+    header, *lines = text_of(report.with_name(FACTS)).split("\n")
+    return header, dict(line.split(" ", 1) for line in lines)
 
 
 def name_of(path: Path) -> str:
     """Return the name of a report: an export in any form, or its directory in a packed job."""
     if is_packed_report(path):
         try:
-            return str(json_in(text_of(path / FACTS))["name"])
-        except (OSError, ValueError, KeyError, TypeError):  # opening it reports the error
+            return str(json_in(facts_of_group(path)[1][path.name])["name"])
+        except (OSError, ValueError, LookupError, TypeError):  # opening it reports the error
             return path.name
     form = form_of(path)
     return path.stem if form is None else form.name_of(path)
@@ -115,8 +158,9 @@ def discover(arguments: Iterable[str]) -> list[Path]:
     for name in expanded(arguments):
         for path in _named(name):
             paths.setdefault(os.path.realpath(path), path)
-    # ``rank2`` and ``rank02`` have the same key: the path decides.
-    return sorted(paths.values(), key=lambda path: (natural_key(str(path)), str(path)))
+    # ``rank2`` and ``rank02`` have the same key: the path decides. The group of a rank is chance.
+    keys = {path: path.parents[1] / path.name if GROUP.fullmatch(path.parent.name) else path for path in paths.values()}
+    return sorted(keys, key=lambda path: (natural_key(str(keys[path])), str(path)))
 
 
 def files_of(words: Iterable[str]) -> Iterator[Path]:

@@ -59,7 +59,8 @@ _CONVERTED_NAME = re.compile(r"[0-9a-f]{16}")
 class PackedFiles:
     """A packed report on disk: its facts, and the Parquet files of each canonical table that has rows.
 
-    ``renamed`` contains a field and its name in the files, by table, if they differ.
+    ``renamed`` contains a field and its name in the files, by table, if they differ. ``rank`` selects its rows, if the
+    files have the rows of several reports.
     """
 
     directory: Path
@@ -67,6 +68,7 @@ class PackedFiles:
     files: Mapping[str, tuple[Path, ...]]
     renamed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     seals: Mapping[Path, Seal] = field(default_factory=dict)
+    rank: int | None = None
 
     @property
     def size(self) -> int:

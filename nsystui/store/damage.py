@@ -15,6 +15,8 @@ from nsystui.store.results import Results
 from nsystui.store.seals import changed
 
 _KNOWN = "damage"
+REPLACED = "it was merged with other ranks or replaced meanwhile", "start again"
+"""Cause and advice if the directory of a packed report is gone."""
 
 
 @contextmanager
@@ -78,7 +80,9 @@ def raise_of_damage(
             raise ExportError(
                 named(path), "what the cache has of it was damaged", "it is removed: start again"
             ) from None
-        name = "/".join(damaged[0].parts[-3:])
+        if not path.parent.exists():
+            raise ExportError(str(path), *REPLACED) from None
+        name = "/".join(damaged[0].parts[-2:])
         raise ExportError(str(path), f"damaged: {name} is not what was written", "pack its export again") from None
 
 

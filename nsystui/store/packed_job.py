@@ -1,8 +1,9 @@
 """Packed jobs: reading their reports, without the exports, and writing them.
 
-A report is prepared in a hidden directory and renamed, so that several processes and machines may write one job at
-once. Its file names are unique, and ``report.json``, which lists them, appears last: until then, the report is not
-read.
+Reports are written in groups of up to 64, with one Parquet file for each table. A group is prepared in a hidden
+directory, which lists its files and is renamed last: until then, no report of it is read. So several processes and
+machines may write one job at once. Small groups are merged later: a report is read from its newest group, and groups
+from which no report is read are removed. Two merges at once would only waste time.
 """
 
 from __future__ import annotations
@@ -12,27 +13,30 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from nsystui.base.errors import ExportError, OutputError, UsageError, reason_of
-from nsystui.base.inputs import json_in, text_of
+from nsystui.base.inputs import json_in
 from nsystui.base.parquet_file import copy_to_parquet
-from nsystui.base.partial_files import drop_abandoned, partial_name
+from nsystui.base.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove
+from nsystui.base.types import grouped
 from nsystui.exports import canonical, discover
 from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
 from nsystui.exports.metadata import BlockingStream, CudaDevice, Gpu, Metadata
 from nsystui.exports.schema import GpuClock
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
+from nsystui.store.damage import REPLACED
 from nsystui.store.database import Limits, connect
 from nsystui.store.report import PackedReport
-from nsystui.store.results import Results
-from nsystui.store.seals import ANOTHER, Seal, check, facts_of, facts_text, modified_ns, seal_of, sealed
+from nsystui.store.results import Results, bundle_of, write_bundles
+from nsystui.store.seals import ANOTHER, Seal, changed, check, facts_of, facts_text, modified_ns, seal_of, sealed
 
 if TYPE_CHECKING:
     import duckdb
@@ -41,7 +45,7 @@ RENAMED: Mapping[str, tuple[str, str]] = {
     canonical.NCCL_CALLS.name: ("rank", "communicator_rank"),
     canonical.MPI_RANKS.name: ("rank", "mpi_rank"),
 }
-"""A field and its name in the files, by table: in a dataset, ``rank`` is read from the directories."""
+"""A field and its name in the files, by table: ``rank`` is the rank of the report there."""
 
 
 def form_version() -> str:
@@ -50,12 +54,24 @@ def form_version() -> str:
         [item.name for item in fields(kind)]
         for kind in (Metadata, Gpu, CudaDevice, BlockingStream, GpuClock, PackedReport)
     ]
-    definition = json.dumps([canonical.fingerprint(), facts, RENAMED])
+    definition = json.dumps(["groups", canonical.fingerprint(), facts, RENAMED])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
 
 
-_FILE = re.compile(r"([a-z_]+)/rank=[0-9]+/[A-Za-z0-9-]+\.parquet")
+_FILE = re.compile(rf"([a-z_]+)/{discover.GROUP.pattern}\.parquet")
 _AGAIN = "pack its export again"
+_OTHER_VERSION = "packed by another version of nsystui"
+_MAX_REPORTS = 64
+"""The most reports of a group."""
+_LARGE = 4 << 20
+"""Bytes of a report that is a group alone, because merging it would take long and spare few files."""
+_IS_LARGE = "-large"
+_MERGING = ".merging"
+"""The directory of the process that merges groups."""
+# The rows of new reports from files without ranks, and rows of reports in other groups; each file has a list in $3.
+_NEW = "SELECT * EXCLUDE filename{}, CAST(list_extract($3, list_position($2, filename))[1] AS INTEGER) AS rank {}"
+_MOVED = "SELECT * EXCLUDE filename {1} WHERE list_contains(list_extract($3, list_position($2, filename)), rank)"
+_FROM = "FROM read_parquet($2, filename = true, hive_partitioning = false)"
 
 
 @dataclass(frozen=True)
@@ -86,12 +102,6 @@ class JobReport:
         return sum(self.files.report.counts.values())
 
     @property
-    def size(self) -> int:
-        """The size of its directory and its dataset files, bytes."""
-        files = [file for paths in self.files.files.values() for file in paths]
-        return self.files.size + sum(file.stat().st_size for file in files)
-
-    @property
     def kernels(self) -> int | None:
         return self.files.report.counts.get(canonical.KERNELS.name)
 
@@ -99,29 +109,40 @@ class JobReport:
 def read_report(directory: Path) -> JobReport:
     """Read a report of a packed job. Raises ExportError if it is damaged, incomplete, or of another version."""
     name = str(directory)
+    group, again = directory.parent.name, _AGAIN
+    if directory.name == discover.FACTS:
+        again = f"remove {discover.REPORTS}/{group} and */{group}.parquet, and pack its exports again"
+    damaged = ExportError(name, f"damaged: {discover.FACTS} is not what was written", again)
     try:
-        facts = json_in(text_of(directory / discover.FACTS))
+        header, lines = discover.facts_of_group(directory)
+        group_facts = json_in(header)
     except FileNotFoundError:
-        raise ExportError(name, f"not a whole packed report: no {discover.FACTS} in it", _AGAIN) from None
+        if (directory / "report.json").exists():
+            raise ExportError(name, _OTHER_VERSION, _AGAIN) from None
+        missing = f"not a whole packed report: no {discover.FACTS} in it", again
+        raise ExportError(name, *missing if directory.parent.exists() else REPLACED) from None
     except OSError as error:
         raise ExportError(name, f"cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise ExportError(name, f"damaged: {discover.FACTS} is not what was written", _AGAIN) from None
-    try:
-        if facts["version"] != form_version():
-            raise ExportError(name, "packed by another version of nsystui", _AGAIN)
-        facts = facts_of(facts)
-        files, seals = _files(directory, facts["files"])
-        ranks = {int(task["process"]): int(task["rank"]) for task in facts["tasks"]}
-        packed = PackedFiles(directory, PackedReport.from_json(facts), files, RENAMED, seals)
-        export = str(facts.get("export", ""))  # earlier versions do not record it
-        return JobReport(str(facts["name"]), ranks, str(facts["identity"]), packed, export)
     except ANOTHER:
-        raise ExportError(name, f"damaged: {discover.FACTS} is not what was written", _AGAIN) from None
+        raise damaged from None
+    try:
+        if group_facts["version"] != form_version():
+            raise ExportError(name, _OTHER_VERSION, _AGAIN)
+        facts = facts_of(json_in(lines[directory.name]))
+        report = PackedReport.from_json(facts)
+        files, seals = _files(directory, facts_of(group_facts)["files"], report)
+        ranks = {int(task["process"]): int(task["rank"]) for task in facts["tasks"]}
+        rank = discover.rank_of(directory) if len(group_facts["ranks"]) > 1 else None
+        packed = PackedFiles(directory, report, files, RENAMED, seals, rank)
+        return JobReport(str(facts["name"]), ranks, str(facts["identity"]), packed, str(facts["export"]))
+    except ANOTHER:
+        raise damaged from None
 
 
-def _files(directory: Path, entries: Mapping[str, Any]) -> tuple[dict[str, tuple[Path, ...]], dict[Path, Seal]]:
-    """Return the files of each canonical table, and their seals.
+def _files(
+    directory: Path, entries: Mapping[str, Any], report: PackedReport
+) -> tuple[dict[str, tuple[Path, ...]], dict[Path, Seal]]:
+    """Return the file of each canonical table with rows of a report, and their seals.
 
     Raises ExportError if a file has changed, and one of `ANOTHER` if ``entries`` are not file names with seals.
     """
@@ -132,6 +153,8 @@ def _files(directory: Path, entries: Mapping[str, Any]) -> tuple[dict[str, tuple
         file, seal, match = Path(f"{job}/{name}"), seal_of(stored_seal), _FILE.fullmatch(name)
         if match is None:
             raise ValueError(f"{name}: no file of a packed job")
+        if not report.counts.get(match[1]):
+            continue
         fault = ""
         try:
             check(file, seal, modified_ns)
@@ -140,9 +163,11 @@ def _files(directory: Path, entries: Mapping[str, Any]) -> tuple[dict[str, tuple
             fault = " is not what was written" if size == seal[0] else f" has {size:,} of {seal[0]:,} bytes"
         except OSError as error:
             fault = f": {reason_of(error)}"
+        if fault and not directory.parent.exists():
+            raise ExportError(str(directory), *REPLACED)
         if fault:
             raise ExportError(str(directory), f"damaged: {name}{fault}", _AGAIN)
-        files[match[1]] = (*files.get(match[1], ()), file)
+        files[match[1]] = (file,)
         seals[file] = seal
     return files, seals
 
@@ -170,17 +195,30 @@ class NewReport:
         """The rank under which it is stored: the lowest rank of its processes."""
         return min(self.ranks.values())
 
-    def to_json(self, identity: str, files: Mapping[str, Seal]) -> dict[str, Any]:
-        """Return the facts that ``read_report`` reads; ``files`` contains the seals by file name.
-
-        The directory of the recorded program is left out.
-        """
+    def to_json(self, identity: str) -> dict[str, Any]:
+        """Return the facts that ``read_report`` reads. The directory of the recorded program is left out."""
         facts = self.files.report.to_json()
         facts["metadata"]["command"] = facts["metadata"]["command"].rpartition("/")[2]
         ranks = sorted(self.ranks.items(), key=lambda item: item[1])
         tasks = [{"process": process, "rank": rank} for process, rank in ranks]
-        header = {"version": form_version(), "name": self.name, "identity": identity, "export": self.export}
-        return {**header, "rank_source": self.source, "tasks": tasks, **facts, "files": dict(files)}
+        header = {"name": self.name, "identity": identity, "export": self.export}
+        return {**header, "rank_source": self.source, "tasks": tasks, **facts}
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A report to write into a group: facts, bundle of results, and files by table; ``version`` is the rank's."""
+
+    rank: int
+    version: int
+    facts: Mapping[str, Any]
+    results: bytes
+    files: Mapping[str, tuple[Path, ...]]
+    size: int = 0
+
+    @property
+    def name(self) -> str:
+        return discover.rank_directory(self.rank)
 
 
 @dataclass(frozen=True)
@@ -205,6 +243,11 @@ class JobWriter:
             return
         except OSError as error:
             raise OutputError(f"-o {self.directory}: {error.strerror or error}") from None
+        with self._write_errors():
+            for group in self.directory.glob(f"{PARTIAL}*/*"):  # a killed process may have moved its files
+                if discover.GROUP.fullmatch(group.name) and is_abandoned(group.parent):
+                    for file in self.directory.glob(f"*/{group.name}.parquet"):
+                        file.unlink(missing_ok=True)
         drop_abandoned(self.directory)
         if any(name.endswith(EXPORT_ENDINGS + REPORT_ENDINGS) for name in names if not name.startswith(".")):
             raise UsageError(f"-o {self.directory}: exports are in it; name a directory for the packed job alone")
@@ -215,25 +258,20 @@ class JobWriter:
         ``exports`` contains the names by identity. In a much larger job, only reports whose rank is in one of these
         names are read, so that not every packing process reads all.
         """
-        paths = discover.packed_reports(self.directory)
-        if len(paths) > 2 * len(exports):
-            numbers = {int(number) for name in exports.values() for number in re.findall("[0-9]+", name)}
-            paths = [path for path in paths if int(path.name.partition("=")[2]) % discover.NEXT_CAPTURE in numbers]
-        reports = {}
-        for path in paths:
-            with suppress(ExportError):
-                report = read_report(path)
-                reports[report.export] = report
+        numbers = {int(number) for name in exports.values() for number in re.findall("[0-9]+", name)}
+        is_large = len(discover.packed_reports(self.directory)) > 2 * len(exports)
+        reports = {report.export: report for report in self._readable(numbers if is_large else None)}
         return {identity: reports[identity] for identity in exports if identity in reports}
 
     def packed_as(self, ranks: Collection[int]) -> list[JobReport]:
         """Return the complete reports in the job that are captures of ``ranks``, by number."""
-        reports = []
+        return sorted(self._readable(ranks), key=lambda report: min(report.ranks.values()))
+
+    def _readable(self, ranks: Collection[int] | None) -> Iterator[JobReport]:
         for path in discover.packed_reports(self.directory):
-            with suppress(ExportError):
-                if int(path.name.partition("=")[2]) % discover.NEXT_CAPTURE in ranks:
-                    reports.append(read_report(path))
-        return sorted(reports, key=lambda report: min(report.ranks.values()))
+            if ranks is None or discover.rank_of(path) % discover.NEXT_CAPTURE in ranks:
+                with suppress(ExportError):
+                    yield read_report(path)
 
     @contextmanager
     def staging(self) -> Iterator[Cache]:
@@ -250,91 +288,194 @@ class JobWriter:
             finally:  # a signal may have interrupted the removal
                 shutil.rmtree(target_directory, ignore_errors=True)
 
-    def add(self, report: NewReport, staging: Path) -> JobReport:
-        """Add a report to the job.
+    def refuse(self, report: NewReport) -> None:
+        """Raise OutputError if the report's rank is in the job and may not be replaced."""
+        name = discover.rank_directory(report.rank)
+        for path in () if self.force else discover.packed_reports(self.directory):
+            if path.name == name:
+                rank = report.rank % discover.NEXT_CAPTURE
+                existing = f"{self.directory} has rank {rank} already (of {discover.name_of(path)})"
+                advice = f"--force replaces it, --ranks says which rank {report.name} is"
+                raise OutputError(f"{report.name} is rank {rank} ({report.source}), and {existing}: {advice}")
 
-        Raises OutputError, without changing the job, if its rank exists or the disk is full; and if a file of the
-        replaced report cannot be removed.
+    def add(self, reports: Sequence[NewReport], staging: Path) -> Iterator[JobReport]:
+        """Add reports to the job, small reports together, and yield each when it is in the job.
+
+        Raises OutputError if the disk is full, and if another process packed one of their ranks at the same time.
         """
-        target_directory = self.directory / discover.REPORTS / discover.rank_directory(report.rank)
-        if not self.force:
-            self._refuse(target_directory, report)
+        before = {path.name: version for version, path in discover.versions(self.directory)}
+        members = []
         with self._write_errors():
-            identity = uuid4().hex[:12]
-            prepared = staging / f"report-{identity}"
-            prepared.mkdir()
-            report.results.move(Results((identity,), prepared))
-            moves = {
-                self.directory / table / discover.rank_directory(report.rank) / f"{identity}-{number}": file
-                for file in _prepared(report.files, prepared, self._database)
-                for table, _, number in [file.name.rpartition("-")]
-            }
-            seals_by_target = {target: sealed(file) for target, file in moves.items()}
-            seals = {str(target.relative_to(self.directory)): seal for target, seal in seals_by_target.items()}
-            facts = facts_text(report.to_json(identity, seals), indent=1)
-            (prepared / discover.FACTS).write_text(facts, encoding="utf-8")
-            self._publish(moves, prepared, target_directory, report)
-            self._remove_others(report.rank, moves)
-        try:
-            return read_report(target_directory)
-        except ExportError as error:
-            raise OutputError(f"{error}: did another process pack it at the same time?") from None
+            for new in reports:
+                identity, version = uuid4().hex[:12], before.get(discover.rank_directory(new.rank), 0) + 1
+                facts, results = new.to_json(identity), new.results.bundled(identity)
+                members.append(_Member(new.rank, version, facts, results, new.files.files, new.files.size))
+        for group in _groups(members):
+            with self._write_errors():
+                self._write(group, staging, _NEW)
+            try:
+                versions = self._versions({item.name for item in group})
+            except ExportError as error:
+                raise OutputError(f"{error}: did another process pack it at the same time?") from None
+            for item in group:
+                if {version.identity for version in versions[item.name]} != {item.facts["identity"]}:
+                    rank = f"{self.directory}: rank {item.rank} was packed by another process at the same time"
+                    raise OutputError(f"{rank}, and one replaced the other: pack it again with --force")
+                yield versions[item.name][-1]
 
-    def _publish(self, moves: Mapping[Path, Path], prepared: Path, target_directory: Path, report: NewReport) -> None:
-        """Move the files into the datasets, then the report: all or nothing."""
+    def _versions(self, names: Collection[str]) -> dict[str, list[JobReport]]:
+        """Return the reports of some ranks in all groups, or only the newest if it may replace others."""
+        while True:
+            all_reports = [path for _, path in discover.versions(self.directory)]
+            paths = discover.packed_reports(self.directory) if self.force else all_reports
+            try:
+                return grouped((path.name, read_report(path)) for path in paths if path.name in names)
+            except ExportError:
+                if all(path.parent.exists() for path in paths):
+                    raise
+                # Another process has merged a group meanwhile: look again.
+
+    def _write(self, members: Sequence[_Member], staging: Path, select: str) -> None:
+        """Write a group, and publish it: all or nothing."""
+        names = [path.parent.name for _, path in discover.versions(self.directory)]
+        number = 1 + max((int(name[:6]) for name in names if discover.GROUP.fullmatch(name)), default=0)
+        ending = _IS_LARGE if members[0].size > _LARGE else ""
+        prepared = staging / f"{number:06d}-{uuid4().hex[:12]}{ending}"
+        prepared.mkdir()
+        moves = {}
+        for table in (table.name for table in canonical.TABLES):
+            ranks_of_file = grouped((str(file), item.rank) for item in members for file in item.files.get(table, ()))
+            if not ranks_of_file:
+                continue
+            name, stored = RENAMED.get(table, ("", ""))
+            query = select.format(f' RENAME ("{name}" AS "{stored}")' if name else "", _FROM)
+            file = staging / f"{prepared.name}-{table}.parquet"
+            parameters = [*ranks_of_file], [*ranks_of_file.values()]
+            ((written,),) = copy_to_parquet(self._database, query, file, PARQUET_FORM, parameters)
+            if written != sum(item.facts["counts"][table] for item in members if table in item.files):
+                raise OutputError(f"{self.directory}: {table} has {written:,} rows: pack it again")
+            moves[self.directory / table / f"{prepared.name}.parquet"] = file
+        seals = {f"{target.parent.name}/{target.name}": sealed(file) for target, file in moves.items()}
+        for file in moves.values() if select is _MOVED else ():  # the files that they replace will be removed
+            with open(file, "rb") as stream:
+                os.fsync(stream.fileno())
+        header = {"version": form_version(), "ranks": {item.rank: item.version for item in members}, "files": seals}
+        lines = [facts_text(header)]
+        lines += [f"{item.name} {facts_text(item.facts)}" for item in members]
+        (prepared / discover.FACTS).write_text("\n".join(lines), encoding="utf-8")
+        write_bundles(prepared, {item.name: item.results for item in members})
+        self._publish(moves, prepared)
+
+    def _publish(self, moves: Mapping[Path, Path], prepared: Path) -> None:
+        """Move the files into the datasets, then the group: all or nothing."""
         moved: list[Path] = []
-        replaced = prepared.with_name(f"{prepared.name}-before")
         try:
             for target, file in moves.items():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 file.rename(target)
                 moved.append(target)
-            target_directory.parent.mkdir(exist_ok=True)
-            if self.force:
-                with suppress(FileNotFoundError):
-                    target_directory.rename(replaced)
-            try:
-                prepared.rename(target_directory)
-            except OSError:
-                self._refuse(target_directory, report)  # another process was faster
-                raise
+            (self.directory / discover.REPORTS).mkdir(exist_ok=True)
+            prepared.rename(self.directory / discover.REPORTS / prepared.name)
         except BaseException:
             if not prepared.exists():  # interrupted after the last step
                 raise
-            with suppress(OSError):
-                replaced.rename(target_directory)
             for target in moved:
                 target.unlink(missing_ok=True)
                 with suppress(OSError):
                     target.parent.rmdir()
-                    target.parent.parent.rmdir()
             raise
 
-    def _refuse(self, target_directory: Path, report: NewReport) -> None:
-        if discover.is_packed_report(target_directory):
-            rank = report.rank % discover.NEXT_CAPTURE
-            existing = f"{self.directory} has rank {rank} already (of {discover.name_of(target_directory)})"
-            advice = f"--force replaces it, --ranks says which rank {report.name} is"
-            raise OutputError(f"{report.name} is rank {rank} ({report.source}), and {existing}: {advice}")
+    def merge(self, staging: Path) -> None:
+        """Merge small groups, and remove replaced groups, unless another process is merging.
 
-    def _remove_others(self, rank: int, new_files: Mapping[Path, Path]) -> None:
-        """Remove files that a replaced report or a killed process left in the datasets.
-
-        Raises OutputError if a file cannot be removed, after removing all others.
+        Raises OutputError if the disk is full, and if a replaced file cannot be removed; every report stays readable.
         """
-        refused = ""
-        for table in canonical.TABLES:
-            partition = self.directory / table.name / discover.rank_directory(rank)
-            for file in partition.glob("*.parquet"):
+        import duckdb
+
+        merged: list[tuple[int, Path]] | None = None
+        with self._write_errors():
+            # A process that finds another merging leaves its own group to it.
+            while discover.versions(self.directory) != merged and self._begin_merging(staging):
                 try:
-                    if file not in new_files:
-                        file.unlink(missing_ok=True)
-                except OSError as error:
-                    refused = f"{file}, which it replaced, cannot be removed ({reason_of(error)})"
-            with suppress(OSError):
-                partition.rmdir()
-        if refused:
-            raise OutputError(f"rank {rank} is packed, but {refused}: remove it, or Dask counts its rows twice")
+                    self._sweep()
+                    while chosen := self._mergeable():
+                        try:
+                            self._write_again(chosen, staging)
+                        except (OSError, ExportError, duckdb.Error):
+                            if all(path.parent.exists() for _, path in chosen):
+                                raise
+                            return  # another process has merged them
+                        self._sweep()
+                    merged = discover.versions(self.directory)
+                finally:
+                    remove(self.directory / _MERGING)
+
+    def _write_again(self, chosen: Sequence[tuple[int, Path]], staging: Path) -> None:
+        """Write reports into new groups. Their own groups stay."""
+        members = []
+        for version, path in sorted(chosen, key=lambda item: discover.rank_of(item[1])):
+            facts = facts_of(json_in(discover.facts_of_group(path)[1][path.name]))
+            files = read_report(path).files.files
+            members.append(_Member(discover.rank_of(path), version, facts, bundle_of(path), files))
+        for group in _groups(members):
+            self._write(group, staging, _MOVED)
+        by_name = {path.name: path for path in discover.packed_reports(self.directory)}
+        for _, path in chosen:
+            if path.is_dir():  # results of later questions
+                path.rename(by_name[path.name])
+
+    def _begin_merging(self, staging: Path) -> bool:
+        """Return whether no other process merges the job; until `_MERGING` is removed, none will."""
+        merging, prepared = self.directory / _MERGING, staging / _MERGING
+        with suppress(OSError):
+            if all(map(is_abandoned, merging.iterdir())):
+                remove(merging)
+        prepared.mkdir(exist_ok=True)
+        (prepared / partial_name()).touch()
+        with suppress(OSError):  # a directory with a file is not replaced
+            prepared.rename(merging)
+            return True
+        return False
+
+    def _mergeable(self) -> list[tuple[int, Path]]:
+        """Return the reports of groups to write again: some of their reports were replaced, or they are small.
+
+        A small group is merged if the smaller groups have as many reports, so that a report is merged few times.
+        """
+        found, newest = discover.versions(self.directory), set(discover.packed_reports(self.directory))
+        by_group = grouped((path.parent, (version, path)) for version, path in found)
+        stale: list[list[tuple[int, Path]]] = []
+        small: list[list[tuple[int, Path]]] = []
+        for group, all_reports in by_group.items():
+            reports = [item for item in all_reports if item[1] in newest]
+            is_small = len(reports) < _MAX_REPORTS and not group.name.endswith(_IS_LARGE)
+            is_stale = 0 < len(reports) < len(all_reports)
+            if (is_stale or is_small) and reports and discover.GROUP.fullmatch(group.name) and _are_whole(reports):
+                (stale if is_stale else small).append(reports)
+        small.sort(key=len)
+        counts = [*accumulate(map(len, small))]
+        last = max((n for n in range(1, len(small)) if len(small[n]) <= counts[n - 1]), default=-1)
+        return [item for reports in stale + small[: last + 1] for item in reports]
+
+    def _sweep(self) -> None:
+        """Remove groups from which no report is read. Raises OutputError if a file cannot be removed."""
+        reports = self.directory / discover.REPORTS
+        groups = [path for path in reports.glob("*") if discover.GROUP.fullmatch(path.name)]
+        newest = discover.packed_reports(self.directory)
+        kept = {path.parent.name for path in newest}
+        replaced = {group.name for group in groups} - kept
+        for file in (file for name in replaced for file in self.directory.glob(f"*/{name}.parquet")):
+            try:
+                file.unlink(missing_ok=True)
+            except OSError as error:
+                cause = f"{file}, which was replaced, cannot be removed ({reason_of(error)})"
+                raise OutputError(f"all is packed, but {cause}: remove it, or Dask counts its rows twice") from None
+        names = {path.name for path in newest if path.parent != reports}
+        earlier_form = [path for path in self.directory.glob("*/rank=*") if path.name in names]
+        for directory in (*(reports / name for name in replaced), *earlier_form):
+            removed = self.directory / partial_name()
+            directory.rename(removed)
+            remove(removed)
 
     @contextmanager
     def _write_errors(self) -> Iterator[None]:
@@ -346,16 +487,17 @@ class JobWriter:
             raise OutputError(f"{self.directory} cannot be written ({reason_of(error)})") from None
 
 
-def _prepared(files: PackedFiles, directory: Path, database: duckdb.DuckDBPyConnection) -> Iterator[Path]:
-    """Yield the files of a pack; write them again for tables with a renamed field."""
-    for table, paths in files.files.items():
-        if table not in RENAMED:
-            yield from paths
-            continue
-        name, stored = RENAMED[table]
-        renamed_directory = directory.with_name(f"{directory.name}-{table}")
-        renamed_directory.mkdir()
-        for path in paths:
-            select = f'SELECT * RENAME ("{name}" AS "{stored}") FROM read_parquet($2)'
-            copy_to_parquet(database, select, renamed_directory / path.name, PARQUET_FORM, (str(path),))
-            yield renamed_directory / path.name
+def _groups(members: Sequence[_Member]) -> Iterator[Sequence[_Member]]:
+    """Yield the members of each group to write."""
+    yield from ([item] for item in members if item.size > _LARGE)
+    small = [item for item in members if item.size <= _LARGE]
+    for first in range(0, len(small), _MAX_REPORTS):
+        yield small[first : first + _MAX_REPORTS]
+
+
+def _are_whole(reports: Iterable[tuple[int, Path]]) -> bool:
+    """Return whether reports and their files, which are read, are as they were written."""
+    try:
+        return not any(changed(read_report(path).files.seals) for _, path in reports)
+    except ExportError:
+        return False

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from nsystui.base.inputs import json_in, opened
 from nsystui.base.partial_files import drop_abandoned, remove
@@ -195,34 +195,25 @@ class Results:
         if self.partials is None:
             drop_abandoned(partials)
         with suppress(OSError):
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A group of a packed job that was merged meanwhile must not appear again.
+            self.directory.mkdir(mode=0o700, parents=self.partials is not None or self.caps is not None, exist_ok=True)
             seals.write(self._file(self.directory, key), key.text, _encoded(value), partials)
             if self.caps is not None:
                 _trim(self.directory, self.caps)
             return True
         return self.memory is not None
 
-    def move(self, other: Results) -> None:
-        """Move all results into one file, `MOVED`, of ``other``, which must have no results. Raises OSError.
-
-        The file begins with the length of its index, and the index: the length of each result with its seal, by the
-        name of its former file. `load` looks for a file of that name first.
-        """
-        if self.directory is None or other.directory is None:
-            return
-        lengths, contents = {}, list[bytes | memoryview]()
-        for file in sorted(self.directory.glob(_file_name("*", ""))):
+    def bundled(self, identity: str) -> bytes:
+        """Return all results as results of the report ``identity``, for `write_bundles`, and remove their files."""
+        contents = {}
+        for file in sorted(self.directory.glob(_file_name("*", ""))) if self.directory is not None else ():
             _, question, *version = file.stem.split("=")
             content = seals.read(file, ResultKey(self.reports, question, *version).text)
             if content is not None:
-                key = ResultKey(other.reports, question, *version)
-                lengths[file.name] = len(content) + len(seals.seal_line(key.text, [content]))
-                contents += [seals.seal_line(key.text, [content]), content]
+                key = ResultKey((identity,), question, *version)
+                contents[file.name] = seals.seal_line(key.text, [content]) + content
             file.unlink(missing_ok=True)
-        if contents:
-            index = json.dumps(lengths, separators=(",", ":")).encode()
-            header = [len(index).to_bytes(_LENGTH_BYTES, "little"), index]
-            seals.write_whole(other.directory / MOVED, [*header, *contents], other.directory)
+        return _indexed(contents) if contents else b""
 
     def _read(self, key: ResultKey) -> Any | None:
         if self.directory is None:
@@ -230,7 +221,7 @@ class Results:
         file = self._file(self.directory, key)
         content = seals.read(file, key.text)
         if content is None and self.caps is None:
-            content = _read_moved(file, key.text)
+            content = _read_bundled(file, key.text)
         if content is None:
             return None
         with suppress(OSError):  # the cache may be read-only
@@ -243,20 +234,43 @@ class Results:
         return directory / f"{hashlib.sha256(key.text.encode()).hexdigest()[:32]}.bin"
 
 
-MOVED = "results.bin"
-"""The file that `Results.move` writes; no later result changes it."""
+BUNDLES = "results.bin"
+"""The file with the results of several reports, next to their directories; no later result changes it."""
 
 
-def _read_moved(file: Path, key: str) -> memoryview | None:
-    """Return the content of the former ``file`` from `MOVED`, or ``None`` if it is missing or damaged."""
-    with suppress(OSError, MemoryError, *seals.ANOTHER), opened(file.with_name(MOVED)) as stream:
-        length, size = int.from_bytes(stream.read(_LENGTH_BYTES), "little"), os.fstat(stream.fileno()).st_size
-        lengths = json_in(stream.read(min(length, size)))
-        if file.name in lengths:
-            previous = takewhile(lambda name: name != file.name, lengths)
-            stream.seek(_LENGTH_BYTES + length + sum(lengths[name] for name in previous))
-            return seals.content_of(memoryview(stream.read(min(lengths[file.name], size))), key)
+def write_bundles(directory: Path, bundles: Mapping[str, bytes]) -> None:
+    """Write the results of reports, by the name of each report's directory. Raises OSError."""
+    (directory / BUNDLES).write_bytes(_indexed({name: bundle for name, bundle in bundles.items() if bundle}))
+
+
+def bundle_of(directory: Path) -> bytes:
+    """Return the results of a report in `BUNDLES`, as `Results.bundled` made them; empty if they cannot be read."""
+    with suppress(OSError, MemoryError, *seals.ANOTHER), opened(directory.with_name(BUNDLES)) as stream:
+        return stream.read(_find(stream, directory.name))  # type: ignore[no-any-return]
+    return b""
+
+
+def _read_bundled(file: Path, key: str) -> memoryview | None:
+    """Return the content of the former ``file`` from `BUNDLES`, or ``None`` if it is missing or damaged."""
+    with suppress(OSError, MemoryError, *seals.ANOTHER), opened(file.parent.with_name(BUNDLES)) as stream:
+        _find(stream, file.parent.name)
+        return seals.content_of(memoryview(stream.read(_find(stream, file.name))), key)
     return None
+
+
+def _indexed(items: Mapping[str, bytes]) -> bytes:
+    """Return the items after an index: its length, and the length of each item by name."""
+    index = json.dumps({name: len(item) for name, item in items.items()}, separators=(",", ":")).encode()
+    return b"".join((len(index).to_bytes(_LENGTH_BYTES, "little"), index, *items.values()))
+
+
+def _find(stream: BinaryIO, name: str) -> int:
+    """Read the index at the stream's position, go to the item ``name``, and return its length, at most the file's."""
+    size = os.fstat(stream.fileno()).st_size
+    length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
+    lengths = json_in(stream.read(min(length, size)))
+    stream.seek(sum(lengths[other] for other in takewhile(lambda other: other != name, lengths)), os.SEEK_CUR)
+    return min(int(lengths[name]), size)
 
 
 def as_arrays(result: Any) -> Arrays:

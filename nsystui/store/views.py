@@ -34,8 +34,9 @@ _COUNTED_BY_CAPTURE = 1 << 40
 class Rows:
     """The rows of a table in one report: in Parquet ``files``, or in a ``table`` of the session's database.
 
-    ``columns`` are set if the files may lack some; ``renamed`` is a field, and its name in the files. ``capture`` is
-    the number of a joined capture, and ``shift``, ns, the distance of its clock from the first capture's.
+    ``columns`` are set if the files may lack some; ``renamed`` is a field, and its name in the files. ``rank`` selects
+    its rows in files of several reports. ``capture`` is the number of a joined capture, and ``shift``, ns, the distance
+    of its clock from the first capture's.
     """
 
     report: int
@@ -47,6 +48,7 @@ class Rows:
     clock_rate: float = 0.0
     shift: int = 0
     capture: int = 0
+    rank: int | None = None
 
 
 def packed_rows(packed: PackedFiles | PackedTables, table: CanonicalTable, report: Rows) -> Iterator[Rows]:
@@ -56,7 +58,7 @@ def packed_rows(packed: PackedFiles | PackedTables, table: CanonicalTable, repor
             yield replace(report, table=packed.names[table.name])
     elif table.name in packed.files:
         files = tuple(str(path) for path in packed.files[table.name])
-        yield replace(report, files=files, renamed=packed.renamed.get(table.name))
+        yield replace(report, files=files, renamed=packed.renamed.get(table.name), rank=packed.rank)
 
 
 def loaded_rows(columns: Columns, report: Rows) -> Iterator[Rows]:
@@ -76,8 +78,8 @@ def make_view(
 
     Hundreds of tables become views of views.
     """
-    rows = list(rows)
-    parts = [_relation(database, group, names) for group in _groups(rows)]
+    rows = sorted(rows, key=lambda item: () if item.rank is None else item.files)  # reports in one file together
+    parts = [_relation(database, table, group, names) for group in _groups(rows)]
     if any(item.capture for item in rows) and _COUNTED.isdisjoint(table.field_names):
         parts = [union(parts).distinct()]  # processes, threads and devices, which each capture lists
     if not parts:
@@ -104,17 +106,18 @@ def make_view(
 
 
 def _groups(rows: Iterable[Rows]) -> Iterator[list[Rows]]:
-    """Yield adjacent rows that can be read together: files of one form, with no file of two reports."""
+    """Yield adjacent rows that can be read together: of one form, in the same files or in files of one report."""
 
     def form(item: Rows) -> tuple[object, ...]:
         # Parquet skips row groups only by stored times, which a rate and a shift change.
-        return bool(item.table), item.columns, item.renamed, bool(item.clock_rate), bool(item.capture)
+        files = () if item.rank is None else item.files
+        return bool(item.table), files, item.columns, item.renamed, bool(item.clock_rate), bool(item.capture)
 
     for (is_table, *_), similar in itertools.groupby(rows, form):
         group: list[Rows] = []
         files: set[str] = set()
         for item in similar:
-            if group and (is_table or not files.isdisjoint(item.files)):
+            if group and item.rank is None and (is_table or not files.isdisjoint(item.files)):
                 yield group
                 group, files = [], set()
             group.append(item)
@@ -123,21 +126,21 @@ def _groups(rows: Iterable[Rows]) -> Iterator[list[Rows]]:
 
 
 def _relation(
-    database: duckdb.DuckDBPyConnection, group: Sequence[Rows], names: Sequence[str] | None
+    database: duckdb.DuckDBPyConnection, table: CanonicalTable, group: Sequence[Rows], names: Sequence[str] | None
 ) -> duckdb.DuckDBPyRelation:
     from duckdb import ColumnExpression, ConstantExpression, FunctionExpression
 
-    first, file_number = group[0], None
+    first, number = group[0], None
     if first.table:
         rows = database.table(first.table)
     else:
-        rows, file_number = _files_read(database, [file for item in group for file in item.files], len(group) > 1)
+        rows, number = _read(database, group)
 
     def of_report(name: str, kind: str = "BIGINT") -> duckdb.Expression:
         value = ConstantExpression(getattr(first, name))
-        if file_number is not None:
+        if number is not None:
             values = ConstantExpression([getattr(item, name) for item in group for _ in item.files])
-            value = FunctionExpression("list_extract", values, file_number)
+            value = FunctionExpression("list_extract", values, number)
         return value.cast(kind).alias(name)
 
     def column(name: str) -> duckdb.Expression:
@@ -149,26 +152,32 @@ def _relation(
         return value.alias(name)
 
     is_of_captures = any(item.capture or item.shift for item in group)
-    renamed = {} if first.renamed is None else {first.renamed[1]: first.renamed[0]}
-    fields = {renamed.get(name, name): name for name in rows.columns if name != "filename"}
+    stored = {} if first.renamed is None else {first.renamed[0]: first.renamed[1]}
+    columns = {*rows.columns}
+    fields = {name: stored.get(name, name) for name in table.field_names if stored.get(name, name) in columns}
     return rows.select(of_report("report"), of_report("clock_offset"), *map(column, fields if names is None else names))
 
 
-def _files_read(
-    database: duckdb.DuckDBPyConnection, files: list[str], is_numbered: bool
+def _read(
+    database: duckdb.DuckDBPyConnection, group: Sequence[Rows]
 ) -> tuple[duckdb.DuckDBPyRelation, duckdb.Expression | None]:
-    """Return the rows of files, and the number of a row's file if requested.
+    """Return the rows of a group's files, and the number of a row's file or rank in the group if there are several.
 
     One scan of all files opens them one after another, and skips the files of unselected reports; hundreds of scans
     would each be planned separately, with all files open at once.
     """
     from duckdb import ColumnExpression, ConstantExpression, FunctionExpression
 
-    # Directories of a packed job, such as ``rank=0``, must not become columns.
-    rows = database.read_parquet(files, hive_partitioning=False, filename=is_numbered)
-    if not is_numbered:
-        return rows, None
-    return rows, FunctionExpression("list_position", ConstantExpression(files), ColumnExpression("filename"))
+    keys: list[Any] = [file for item in group for file in item.files]
+    column, is_numbered = "filename", len(group) > 1
+    if group[0].rank is None:
+        rows = database.read_parquet(keys, hive_partitioning=False, filename=is_numbered)
+    else:
+        column, keys = "rank", [item.rank for item in group]
+        rows = database.read_parquet(list(group[0].files), hive_partitioning=False)
+        rows = rows.filter(ColumnExpression(column).isin(*map(ConstantExpression, keys)))
+    number = FunctionExpression("list_position", ConstantExpression(keys), ColumnExpression(column))
+    return rows, number if is_numbered else None
 
 
 def _of_capture(

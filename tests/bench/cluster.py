@@ -54,7 +54,7 @@ def _measured(packed: Path, questions: list[str], client: distributed.Client | N
     moved = _Moved()
     _ask(packed, "kernels", scheduler)
     for question in questions:
-        for kept in packed.glob("reports/*/result*"):
+        for kept in packed.rglob("result*.bin"):
             kept.unlink()
         moved.tasks = moved.sent = moved.received = 0
         before = _cpu(client)

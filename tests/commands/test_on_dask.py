@@ -16,6 +16,7 @@ from synthetic.demo import TrainingJob
 
 from nsystui.base.errors import NsystuiError
 from nsystui.cli import main
+from nsystui.exports.discover import packed_reports
 from nsystui.questions.job import on_dask
 from nsystui.questions.job.on_dask import DaskWorkers, ReportPlace, compute_there
 from nsystui.questions.queries import registry as catalogue
@@ -36,7 +37,7 @@ def packed_once(demo_job, tmp_path_factory) -> Path:
 @pytest.fixture
 def packed(packed_once) -> Path:
     """Return the packed demo job without results, so that the workers compute them."""
-    for kept in packed_once.glob("reports/*/result*"):
+    for kept in packed_once.rglob("result*.bin"):
         kept.unlink()
     return packed_once
 
@@ -191,7 +192,7 @@ def test_a_cluster_without_workers(run, packed, monkeypatch):
 def session(packed, dask_scheduler) -> Iterator[Session]:
     """Yield the packed job with the workers of the cluster."""
     with closing(Session()) as session:
-        for report in sorted(packed.glob("reports/*")):
+        for report in sorted(packed_reports(packed)):
             session.add(report)
         session.workers = DaskWorkers.connect(dask_scheduler, session.limits)
         yield session
@@ -236,8 +237,8 @@ def test_a_report_that_no_worker_survives_is_named(session, monkeypatch):
 @pytest.mark.campaign
 def test_a_report_that_is_damaged_is_left_out_as_it_is_here(run, dask_scheduler, packed_once, tmp_path):
     shutil.copytree(packed_once, tmp_path / "job")
-    (file,) = (tmp_path / "job/kernels/rank=1").glob("*.parquet")
+    (file,) = (tmp_path / "job/kernels").glob("000001-*.parquet")
     file.write_bytes(b"PAR1" + bytes(file.stat().st_size - 8) + b"PAR1")
     on_cluster = run("kernels", "--dask", dask_scheduler, tmp_path / "job")
     assert vars(on_cluster) == vars(run("kernels", tmp_path / "job"))
-    assert "rank=1" in on_cluster.err
+    assert "rank=0" in on_cluster.err

@@ -39,9 +39,9 @@ def inputs(tmp_path_factory) -> Path:
     TrainingJob(ranks=1, steps=1, layers=1, gpu_metrics=False).write(directory)
     (directory / "other").mkdir()
     shutil.copy(directory / "rank0.sqlite", directory / "other")
-    (directory / "packed/reports/rank=0").mkdir(parents=True)
-    (directory / "packed/kernels/rank=0").mkdir(parents=True)
-    (directory / "packed/kernels/rank=0/part.parquet").write_text("columns")
+    (directory / "packed/reports/000001-00000000000a").mkdir(parents=True)
+    (directory / "packed/kernels").mkdir(parents=True)
+    (directory / "packed/kernels/part.parquet").write_text("columns")
     return directory
 
 
@@ -62,7 +62,7 @@ def linked(kind: str, path: Path, ending: str) -> str:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_link_to_an_export_is_not_written_over(here, refused, name, kind):
     words, ending = COMMANDS[name]
-    path = here / ("packed/kernels/rank=0/part.parquet" if "packed" in words else "rank0.sqlite")
+    path = here / ("packed/kernels/part.parquet" if "packed" in words else "rank0.sqlite")
     before = fingerprint(path)
     output = linked(kind, path, ending)
     said = refused(*words, output, "--force")

@@ -1,6 +1,5 @@
 """``nsystui pack``: a packed job opens without its exports, with the same answers."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,26 +12,25 @@ from types import SimpleNamespace
 import duckdb
 import pytest
 from disks import fill, half_written, small_disk
-from support import edit, fingerprint, native_count, shared
+from support import edit, fingerprint, native_count, packed_facts, report_in, shared
 from synthetic.demo import PLANTED_SECRET
 
 from nsystui.cli import main
-from nsystui.exports import canonical
+from nsystui.exports import canonical, discover
 from nsystui.questions.job.opening import JobSource
-from nsystui.store import packed_job
+from nsystui.store import opened
 from nsystui.store.packed_job import form_version
 from nsystui.store.session import Session
 from nsystui.ui import loading
 from nsystui.ui.loading import Loading, LoadingListener
 
-REPORT = "reports/rank=1/report.json"
-
 
 @pytest.fixture(scope="module")
 def packed(demo_job, tmp_path_factory) -> Path:
-    """Return the demo job, packed by one command; tests must not change it."""
+    """Return the demo job, packed in two groups of which the second has rank 1; tests must not change it."""
     directory = tmp_path_factory.mktemp("packed") / "job"
-    assert main(["pack", *map(str, demo_job), "-o", str(directory)]) == 0
+    for exports in (demo_job[:1] + demo_job[2:], demo_job[1:2]):
+        assert main(["pack", *map(str, exports), "-o", str(directory)]) == 0
     return directory
 
 
@@ -57,7 +55,7 @@ class TestAnswers:
 
     def test_where_the_job_can_only_be_read(self, run, tmp_path, packed, demo_job, unprivileged):
         job = copied(packed, tmp_path)
-        for kept in job.glob("reports/rank=1/result*"):
+        for kept in job.rglob("result*.bin"):
             kept.unlink()
         places = [job, *job.rglob("*")]
         for place in places:
@@ -73,7 +71,7 @@ class TestAnswers:
 
     def test_ranks_are_those_of_the_pack_unless_the_user_says_otherwise(self, run, tmp_path, demo_job):
         run("pack", *demo_job[:2], "-o", tmp_path / "job", "--ranks", "rank0=7,rank1=3")
-        assert {path.name for path in (tmp_path / "job/reports").iterdir()} == {"rank=3", "rank=7"}
+        assert packed_facts(tmp_path / "job").keys() == {3, 7}
         rows = run("info", tmp_path / "job", "--show", "reports", "--format", "csv").table
         assert [(row["Report"], row["Ranks"], row["Ranks From"]) for row in rows] == [
             ("rank1", "3", "packed job"),
@@ -83,7 +81,7 @@ class TestAnswers:
         assert [(row["rank"], row["report"]) for row in rows] == [(0, "rank0"), (1, "rank1")]
 
     def test_exports_and_packed_reports_make_one_job(self, run, demo_job, packed):
-        mixed = run("overview", packed / "reports/rank=0", *demo_job[1:], "--format", "csv")
+        mixed = run("overview", report_in(packed, 0), *demo_job[1:], "--format", "csv")
         assert mixed.out == run("overview", *demo_job, "--format", "csv").out
 
 
@@ -103,18 +101,18 @@ class TestThePackedJob:
         for file in packed.rglob("*"):
             if file.is_file():
                 assert PLANTED_SECRET.encode() not in file.read_bytes(), file
-                if file.name == "report.json":
+                if file.name == "reports.jsonl":
                     assert str(demo_job[0].parent) not in file.read_text()
-                    assert json.loads(file.read_text())["metadata"]["command"] == "python"
+        assert {facts["metadata"]["command"] for facts in packed_facts(packed).values()} == {"python"}
 
     @pytest.mark.campaign
-    def test_the_tables_are_datasets_partitioned_by_rank(self, packed, demo_job):
+    def test_the_tables_are_datasets_with_a_rank_in_few_files(self, packed, demo_job):
         for table, native in (("kernels", "CUPTI_ACTIVITY_KIND_KERNEL"), ("api_calls", "CUPTI_ACTIVITY_KIND_RUNTIME")):
             found = duckdb.sql(
-                f"SELECT rank, count(*) FROM read_parquet('{packed}/{table}/*/*.parquet', hive_partitioning=true) "
-                "GROUP BY ALL ORDER BY ALL"
+                f"SELECT rank, count(*) FROM read_parquet('{packed}/{table}/*.parquet') GROUP BY ALL ORDER BY ALL"
             ).fetchall()
             assert found == [(rank, native_count(path, native)) for rank, path in enumerate(demo_job)]
+            assert len(list(packed.glob(f"{table}/*"))) == 2
 
     @pytest.mark.campaign
     def test_so_can_those_of_real_exports(self, tmp_path, run):
@@ -127,7 +125,7 @@ class TestThePackedJob:
     def test_every_table_can_be_read_by_pyarrow_and_dask(self, packed):
         dataset = pytest.importorskip("pyarrow.dataset", reason="pyarrow is not installed")
         frames = pytest.importorskip("dask.dataframe", reason="dask[dataframe] is not installed")
-        facts = [json.loads(path.read_text()) for path in packed.glob("reports/*/report.json")]
+        facts = packed_facts(packed).values()
         tables = sorted(place.name for place in packed.iterdir() if place.name != "reports")
         assert "kernels" in tables
         for table in tables:
@@ -140,13 +138,13 @@ class TestThePackedJob:
 
     def test_the_screens_read_the_facts_of_each_report_once(self, packed, monkeypatch):
         read, ready = [], []
-        text_of = packed_job.text_of
-        monkeypatch.setattr(packed_job, "text_of", lambda path: (read.append(path), text_of(path))[1])
+        read_report = opened.read_report
+        monkeypatch.setattr(opened, "read_report", lambda path: (read.append(path), read_report(path))[1])
         listener = LoadingListener()
         listener.ready = lambda path, report: ready.append(report.path)
         Loading(JobSource((str(packed),)), listener).start()
-        assert sorted(read) == sorted(packed.glob("reports/*/report.json"))
-        assert sorted(ready) == sorted(path.parent for path in read)
+        assert sorted(read) == sorted(ready) == sorted(discover.packed_reports(packed))
+        assert [discover.rank_of(path) for path in discover.discover([str(packed)])] == [0, 1, 2, 3]
 
     def test_opening_waits_while_the_first_question_is_asked(self, packed, monkeypatch):
         ready, held = [], threading.Event()
@@ -172,7 +170,7 @@ class TestThePackedJob:
         assert len(ready) == 2
         whole.hold(False)
         opening.join()
-        assert len(ready) == len(list(packed.glob("reports/*"))) > 2
+        assert len(ready) == len(discover.packed_reports(packed)) > 2
 
     def test_other_columns_are_another_version(self, monkeypatch):
         before = form_version()
@@ -207,7 +205,7 @@ class TestRefusals:
         assert fingerprint(job) == before
         assert run("pack", export, "-o", job, "--force").status == 0
         assert run("kernels", job, "--format", "csv").out == run("kernels", export, "--format", "csv").out
-        rows = duckdb.sql(f"SELECT count(*) FROM '{job}/kernels/*/*.parquet'").fetchall()
+        rows = duckdb.sql(f"SELECT count(*) FROM '{job}/kernels/*.parquet'").fetchall()
         assert rows == [(native_count(export, "CUPTI_ACTIVITY_KIND_KERNEL"),)]
 
     @pytest.mark.campaign
@@ -221,7 +219,7 @@ class TestRefusals:
         (tmp_path / "rank9.sqlite").write_bytes(b"SQLite format 3\0" + bytes(84))
         done = run("pack", demo_job[0], tmp_path / "rank9.sqlite", "-o", tmp_path / "job")
         assert done.status == 2 and "rank9.sqlite" in done.err
-        assert [path.name for path in (tmp_path / "job/reports").iterdir()] == ["rank=0"]
+        assert packed_facts(tmp_path / "job").keys() == {0}
 
     @pytest.mark.parametrize("words", [("-o", "{}/in"), ("-o", "{}/in/rank0.sqlite"), ("-o", "{}/job", "--ranks", "0")])
     def test_flags_that_make_no_sense(self, refused, tmp_path, demo_job, words):
@@ -245,21 +243,29 @@ class TestDamage:
     """An incomplete report is left out with the reason; other reports open."""
 
     @pytest.mark.parametrize(("damage", "reason"), [
-        (lambda job: (job / REPORT).unlink(), "not a whole packed report"),
-        (lambda job: (job / REPORT).write_text("{"), "damaged"),
-        (lambda job: (job / REPORT).write_text(f'{{"version": "{form_version()}"}}'), "damaged"),
-        (lambda job: (job / REPORT).write_text('{"version": 0}'), "another version"),
-        (lambda job: shutil.rmtree(job / "kernels/rank=1"), "damaged: kernels/rank=1/"),
-        (lambda job: os.truncate(next(job.glob("kernels/rank=1/*")), 100), "has 100 of"),
+        (lambda facts, kernels: facts.unlink(), "not a whole packed report"),
+        (lambda facts, kernels: facts.write_text("{"), "damaged"),
+        (lambda facts, kernels: facts.write_text(f'{{"version": "{form_version()}"}}'), "damaged"),
+        (lambda facts, kernels: facts.write_text('{"version": 0}'), "another version"),
+        (lambda facts, kernels: os.truncate(facts, facts.stat().st_size - 9), "damaged"),
+        (lambda facts, kernels: kernels.unlink(), "damaged: kernels/0"),
+        (lambda facts, kernels: os.truncate(kernels, 100), "has 100 of"),
     ])  # fmt: skip
     def test_it_is_left_out(self, run, tmp_path, packed, damage, reason):
         job = copied(packed, tmp_path)
-        damage(job)
+        group = report_in(job, 1).parent
+        damage(group / discover.FACTS, job / f"kernels/{group.name}.parquet")
         done = run("overview", job, "--format", "csv")
         assert done.status == 4
         assert [row["Rank"] for row in done.table] == ["0", "2", "3"]
         (line,) = [line for line in done.err.splitlines() if reason in line]
-        assert "reports/rank=1" in line and "pack its export again" in line
+        assert str(group) in line and "pack its export" in line
+
+    def test_a_job_of_an_earlier_form_is_refused(self, refused, tmp_path):
+        report = tmp_path / "reports/rank=0"
+        report.mkdir(parents=True)
+        (report / "report.json").write_text('{"version": "0"}')
+        assert f"{report}: packed by another version of nsystui (pack its export again)" in refused("ranks", tmp_path)
 
 
 @pytest.mark.campaign
@@ -268,7 +274,7 @@ def test_two_jobs_do_not_share_what_is_remembered_of_one(run, tmp_path, packed, 
 
     def remembered_as(place: Path) -> tuple[str, ...]:
         with closing(Session()) as session:
-            session.add(place / "reports/rank=0")
+            session.add(report_in(place, 0))
             return session.results(session.reports[0]).reports
 
     assert remembered_as(packed) == remembered_as(other) != ("",)
@@ -284,9 +290,9 @@ def test_an_export_that_is_deleted_once_it_is_packed_does_not_end_the_packing(ru
     add = JobWriter.add
 
     def add_and_delete(*words):
-        added = add(*words)
-        export.unlink()
-        return added
+        for added in add(*words):
+            export.unlink()
+            yield added
 
     monkeypatch.setattr(JobWriter, "add", add_and_delete)
     done = run("pack", export, "-o", tmp_path / "job")

@@ -1,8 +1,6 @@
 """``nsystui pack`` of many exports: each rank is usable when it is done, and a second run continues the first."""
 
 import itertools
-import json
-import os
 import random
 import shutil
 import signal
@@ -14,12 +12,13 @@ from typing import Any
 
 import campaign
 import pytest
-from support import edit, fingerprint
+from support import edit, fingerprint, packed_facts, report_in
 from synthetic import rank_export
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import pack
 from nsystui.commands.progress import ProgressLine
+from nsystui.exports.discover import FACTS
 from nsystui.questions.answers import packing
 from nsystui.questions.answers.packing import RanksAhead, all_numbered, report_ranks
 from nsystui.questions.job.job import OpenJob
@@ -55,12 +54,12 @@ def interrupted_at(monkeypatch):
 
 
 def ranks_in(job: Path) -> set[int]:
-    return {int(path.name.removeprefix("rank=")) for path in job.glob("reports/*")}
+    return {*packed_facts(job)}
 
 
-def identities(job: Path) -> dict[str, str]:
+def identities(job: Path) -> dict[int, str]:
     """Return the identity of each rank's pack, which is new whenever the rank is packed again."""
-    return {path.parent.name: json.loads(path.read_text())["identity"] for path in job.glob("reports/*/report.json")}
+    return {rank: facts["identity"] for rank, facts in packed_facts(job).items()}
 
 
 def test_an_interrupted_run_leaves_whole_ranks_and_the_next_one_packs_the_others(
@@ -73,7 +72,7 @@ def test_an_interrupted_run_leaves_whole_ranks_and_the_next_one_packs_the_others
     ended = run("pack", *exports, "-o", job)
     assert (ended.status, ended.err) == (130, "nsystui: interrupted: packed 2 of 3 ranks; the same command continues\n")
     assert [line.split("  ")[0] for line in ended.out.splitlines()] == ["rank 0", "rank 1"]
-    assert sorted(os.listdir(job / "reports")) == ["rank=0", "rank=1"] and not list(job.glob(".*"))
+    assert ranks_in(job) == {0, 1} and not list(job.glob(".*"))
     for done in range(3):
         assert any(text.startswith(f"packed {done} of 3 ranks  reading file") for text in texts)
     assert run("ranks", job, "--format", "csv").out == run("ranks", *exports[:2], "--format", "csv").out
@@ -98,8 +97,8 @@ def test_what_is_there_of_another_export_or_otherwise_is_not_taken_for_packed(ru
     assert "1 of 1 were packed before" in run("pack", export, "-o", job, "--job-output").err
     edit(export, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid % 2")
     assert "rank 0 already (of rank0)" in refused("pack", export, "-o", job)
-    (job / "reports/rank=0/report.json").unlink()
-    assert "before" not in refused("pack", export, "-o", job)
+    report_in(job, 0).with_name(FACTS).unlink()
+    assert run("pack", export, "-o", job).out.startswith("rank 0 ")
 
 
 @pytest.mark.parametrize("force", [True, False])
@@ -115,11 +114,11 @@ def test_an_interrupt_while_a_report_is_put_into_the_job_leaves_the_old_or_the_n
         before = identities(job)
 
         def interrupted(self: Path, target: Path, is_after: bool = is_after) -> Path:
-            is_last = Path(target).name == "rank=0" and self.name.startswith("report-") and "before" not in self.name
+            is_last = Path(target).parent.name == "reports"
             if is_last and not is_after:
                 raise KeyboardInterrupt
             moved = rename(self, target)
-            if is_last and Path(target).parent.name == "reports":
+            if is_last:
                 raise KeyboardInterrupt
             return moved
 

@@ -18,6 +18,7 @@ import campaign
 import program
 import pytest
 import sqlalchemy as sa
+from support import report_in
 from synthetic.demo import TrainingJob
 
 from nsystui.base.errors import ExportError
@@ -278,15 +279,15 @@ class TestPackedJob:
         for command, ways in (("overview", ("empty", "flipped")), ("nvtx", ("half", "garbage"))):
             right = program.run(command, packed, *_ANSWERED)
             for way in ways:
-                for whole in packed.glob("reports/*/result*"):
+                for whole in packed.rglob("result*.bin"):
                     file = Path(shutil.copy2(whole, job / whole.relative_to(packed)))
                     _keeping_time(WAYS[way])(file)
                 ran = program.run(command, job, *_ANSWERED)
                 assert (ran.out, ran.err, ran.trouble) == (right.out, right.err, ""), way
 
-    @pytest.mark.parametrize("name", campaign.first(1, ["*.parquet", "report.json"]))
+    @pytest.mark.parametrize("name", campaign.first(1, ["*.parquet", "reports.jsonl"]))
     def test_a_damaged_file_is_named(self, job, name):
-        file = next(iter(sorted(job.rglob(f"rank=0/{name}"))))
+        file = next(iter(sorted(job.rglob(name))))
         whole = file.read_bytes()
         for way in ("empty", "half", "flipped", "garbage"):
             file.write_bytes(whole)
@@ -294,16 +295,16 @@ class TestPackedJob:
             os.utime(file)
             before = file.read_bytes()
             ran = program.run("kernels", job, *_ANSWERED)
-            (line,) = [line for line in ran.err.splitlines() if "rank=0" in line]
-            assert "damaged" in line and file.name in line and line.endswith("(pack its export again)"), way
+            line, *_ = [line for line in ran.err.splitlines() if "/reports/" in line]
+            assert "damaged" in line and file.name in line and line.endswith(" again)"), way
             assert not ran.trouble and file.read_bytes() == before, way
 
     def test_a_file_that_is_damaged_after_its_check_stays(self, job, tmp_path):
-        file = next((job / "kernels/rank=0").glob("*.parquet"))
+        (file,) = (job / "kernels").glob("*.parquet")
         with closing(Session(Cache(tmp_path / "cache"))) as session:
-            session.add(job / "reports/rank=0")
+            session.add(report_in(job, 0))
             data = file.read_bytes()
             file.write_bytes(data[:4] + bytes(len(data) - 204) + data[-200:])
-            with pytest.raises(ExportError, match=f"damaged: kernels/rank=0/{file.name} is not what was written"):
+            with pytest.raises(ExportError, match=f"damaged: kernels/{file.name} is not what was written"):
                 session.rows(sa.select(sa.func.max(tables.kernels.c.end)))
         assert len(file.read_bytes()) == len(data)

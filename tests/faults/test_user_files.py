@@ -92,10 +92,11 @@ class TestPackedJob:
     def job(self, packed, tmp_path) -> Path:
         return Path(shutil.copytree(packed, tmp_path / "job"))
 
-    @pytest.mark.parametrize("name", ["report.json", "kernels/*/*.parquet"])
+    @pytest.mark.parametrize("name", ["reports.jsonl", "kernels/*.parquet"])
     def test_a_pipe_in_it_is_named(self, job, name):
         piped(next(job.rglob(name)))
-        assert str(job / "reports/rank=0") in refused("kernels", job)
+        (group,) = (job / "reports").iterdir()
+        assert f"nsystui: {group}/r" in refused("kernels", job)
 
     @pytest.mark.campaign
     def test_a_pipe_or_nested_json_is_no_file_of_a_scheduler(self, job, tmp_path):
@@ -112,9 +113,9 @@ class TestPackedJob:
 
     @pytest.mark.parametrize("text", ["[" * DEEP, f'{{"version": {ENDLESS}}}', '{"name": 1e999}', "[]", "\udcff"])
     def test_facts_that_are_none_are_one_line(self, job, text):
-        (file,) = job.rglob("report.json")
+        (file,) = job.rglob("reports.jsonl")
         file.write_text(text, errors="surrogateescape")
-        assert "report.json is not what was written (pack its export again)" in refused("kernels", job)
+        assert "reports.jsonl is not what was written (remove reports/" in refused("kernels", job)
 
 
 TRACE = '{{"schemaVersion": 1, "traceEvents": [{kernel}{event}]}}'

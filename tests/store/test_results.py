@@ -26,7 +26,7 @@ from nsystui.questions.nvtx.tree import NvtxTree
 from nsystui.questions.ranks.overview import job_facts, task_table
 from nsystui.store import seals
 from nsystui.store.cache import Cache
-from nsystui.store.results import Caps, Memory, ResultKey, Results, json_array, json_of
+from nsystui.store.results import Caps, Memory, ResultKey, Results, bundle_of, json_array, json_of, write_bundles
 from nsystui.store.session import Session
 
 ARRAYS = {
@@ -309,20 +309,24 @@ def test_a_result_that_its_reader_does_not_take_is_none_and_goes(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-class TestMovedResults:
-    """Results of an export that is packed into a job: one file has all of them."""
+class TestBundledResults:
+    """Results of exports that are packed into a job: one file has all results of a group of reports."""
 
     VALUES: ClassVar = {"counts": {"kernels": 3}, "steps": [1, 2], "arrays": {"times": np.arange(300)}}
 
     @pytest.fixture
-    def moved(self, tmp_path) -> Results:
-        before, after = (Results((name,), tmp_path / name) for name in ("export", "rank"))
-        for question, value in self.VALUES.items():
-            assert before.save(question, value, "1")
-        (tmp_path / "rank").mkdir()
-        before.move(after)
+    def bundled(self, tmp_path) -> Results:
+        before = Results(("export",), tmp_path / "export", tmp_path)
+        bundles = {}
+        for name in ("rank=0", "rank=1", "rank=2"):
+            for question, value in self.VALUES.items() if name != "rank=1" else ():
+                assert before.save(question, value, "1")
+            bundles[name] = before.bundled(name)
+        (tmp_path / "group").mkdir()
+        write_bundles(tmp_path / "group", bundles)
         assert list((tmp_path / "export").iterdir()) == []
-        return after
+        assert [bundle_of(tmp_path / "group" / name) for name in bundles] == [*bundles.values()]
+        return Results(("rank=0",), tmp_path / "group/rank=0")
 
     def loaded(self, results: Results) -> dict[str, object]:
         found = {question: results.load(question, "1") for question in self.VALUES}
@@ -332,26 +336,33 @@ class TestMovedResults:
     def right(self) -> dict[str, str]:
         return {question: str(value) for question, value in self.VALUES.items()}
 
-    def test_they_are_in_one_file_and_the_same(self, moved):
-        assert len(list(moved.directory.iterdir())) == 1
-        assert self.loaded(moved) == self.right
+    def test_they_are_in_one_file_and_the_same(self, bundled):
+        assert [path.name for path in bundled.directory.parent.iterdir()] == ["results.bin"]
+        assert self.loaded(bundled) == self.right
 
-    def test_they_are_of_these_reports_and_versions_alone(self, moved):
-        assert self.loaded(Results(("another",), moved.directory)) == {}
-        assert moved.load("counts", "2") is None and moved.load("counts") is None
+    def test_they_are_of_these_reports_and_versions_alone(self, bundled):
+        assert self.loaded(Results(("another",), bundled.directory)) == {}
+        assert self.loaded(Results(("rank=0",), bundled.directory.with_name("rank=2"))) == {}
+        assert bundled.load("counts", "2") is None and bundled.load("counts") is None
 
-    def test_what_is_saved_later_comes_first(self, moved):
-        moved.save("steps", [3], "1")
-        assert self.loaded(moved) == {**self.right, "steps": "[3]"}
+    def test_what_is_saved_later_comes_first(self, bundled):
+        bundled.save("steps", [3], "1")
+        assert self.loaded(bundled) == {**self.right, "steps": "[3]"}
+
+    def test_what_is_saved_after_the_group_is_merged_does_not_make_it_again(self, bundled):
+        shutil.rmtree(bundled.directory.parent)
+        assert not bundled.save("steps", [3], "1") and not bundled.directory.parent.exists()
 
     @pytest.mark.campaign
-    def test_a_damaged_byte_costs_results_and_changes_none(self, moved):
-        (file,) = moved.directory.iterdir()
+    def test_a_damaged_byte_costs_results_and_changes_none(self, bundled):
+        (file,) = bundled.directory.parent.iterdir()
         data = file.read_bytes()
-        for place in range(len(data)):
+        end = len(data) - len(bundle_of(bundled.directory.with_name("rank=2")))
+        for place in range(end):
             file.write_bytes(data[:place] + bytes([data[place] ^ 0x15]) + data[place + 1 :])
-            found = self.loaded(moved)
-            assert found.items() <= self.right.items() and len(found) < len(self.right), place
-        for length in range(0, len(data), 7):
+            found = self.loaded(bundled)
+            assert found.items() <= self.right.items(), place
+            assert len(found) < len(self.right) or b"rank=2" in data[place - 9 : place + 16], place
+        for length in range(0, end, 7):
             file.write_bytes(data[:length])
-            assert self.loaded(moved).items() < self.right.items()
+            assert self.loaded(bundled).items() < self.right.items()

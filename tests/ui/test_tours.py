@@ -21,6 +21,7 @@ from shutil import copytree
 
 import pytest
 from jobs import DARK, WIDE, painted, resize, shown
+from support import report_in
 from synthetic import node_graph_export, training_job, whole_graph_export
 from synthetic.demo import ServingJob
 from synthetic.demo.kineto import ENDING, write_trace
@@ -126,8 +127,10 @@ def program(request, demo_job, written_once, columns, tmp_path):
             return NsystuiApp(replace(files(*traces), conversion_directory=tmp_path / "exports"), DARK)
         case "left out":
             (tmp_path / "rank9.sqlite").write_bytes(demo_job[1].read_bytes()[:50_000])
-            assert main(["pack", *map(str, demo_job), "-o", str(tmp_path / "job")]) == 0
-            (tmp_path / "job/reports/rank=1/report.json").unlink()
+            for exports in (demo_job[:1] + demo_job[2:], demo_job[1:2]):
+                assert main(["pack", *map(str, exports), "-o", str(tmp_path / "job")]) == 0
+            facts = report_in(tmp_path / "job", 1).with_name("reports.jsonl")
+            facts.write_bytes(facts.read_bytes()[:-9])
             return NsystuiApp(files(tmp_path / "job", tmp_path / "rank9.sqlite"), DARK)
         case "comparison":
             return DiffApp([files(*demo_job[:2]), files(*demo_job[2:])], halves, ComparisonOptions(), DARK)

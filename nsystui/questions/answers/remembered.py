@@ -40,10 +40,13 @@ class Remembered:
     """The user's rules for kernel families, which affect answers."""
 
     @classmethod
-    def of_files(cls, cache: Cache, files: Sequence[ExportFile], families: Rules = ()) -> Remembered:
-        """Return the remembered answers about exports."""
+    def of_files(
+        cls, cache: Cache, files: Sequence[ExportFile], families: Rules = (), names: Sequence[str] = ()
+    ) -> Remembered:
+        """Return the remembered answers about exports; ``names`` distinguishes reports in one file."""
         # The file's name is in notes; its path in the cache depends on its state and columns.
-        states = [f"{file.path.name}|{cache.path_of(file).name}" for file in files]
+        names = names or [file.path.name for file in files]
+        states = [f"{name}|{cache.path_of(file).name}" for name, file in zip(names, files, strict=True)]
         damage = [damage_line(file.path, known_damage(cache.results_of(file))) for file in files]
         return cls(cache.results_of_several(states), tuple(files), tuple(filter(None, damage)), families)
 
@@ -61,10 +64,14 @@ class Remembered:
             if any(map(stale_note, paths)):
                 return None
             files = [
-                look(path / FACTS)[1] if is_packed_report(path) else check(made_before(path, cache.conversions))
+                look(path.with_name(FACTS))[1]
+                if is_packed_report(path)
+                else check(made_before(path, cache.conversions))
                 for path in paths
             ]
-            return cls.of_files(cache, files, source.families) if not why_not_ours(cache.directory) else None
+            pairs = zip(paths, files, strict=True)
+            names = [path.name if is_packed_report(path) else file.path.name for path, file in pairs]
+            return cls.of_files(cache, files, source.families, names) if not why_not_ours(cache.directory) else None
         except (ExportError, OSError):
             return None
 

@@ -67,7 +67,7 @@ def compute_there(
     session, host = Session(limits=limits, families=families), os.uname().nodename
     try:
         for item in places:
-            if not os.path.isdir(item.path):
+            if not os.path.isdir(os.path.dirname(item.path)):
                 return WorkerResult(
                     failure=f"the worker on {host} does not see {item.path}: it must have the packed job there"
                 )
