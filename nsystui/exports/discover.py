@@ -75,10 +75,10 @@ def versions(directory: Path) -> list[tuple[int, Path]]:
     The version of a rank is higher whenever the rank is packed again; the last group with the highest version counts.
     """
     names = sorted(_visible_names(directory / REPORTS))
-    found = [(0, directory / REPORTS / name) for name in names if _RANK.fullmatch(name)]  # of an earlier form
+    reports = [(0, directory / REPORTS / name) for name in names if _RANK.fullmatch(name)]  # of an earlier form
     for group in (directory / REPORTS / name for name in names if GROUP.fullmatch(name)):
-        found += [(version, group / name) for name, version in _versions_in(group).items()]
-    return sorted(found, key=lambda item: item[0])
+        reports += [(version, group / name) for name, version in _versions_in(group).items()]
+    return sorted(reports, key=lambda item: item[0])
 
 
 def _versions_in(group: Path) -> dict[str, int]:

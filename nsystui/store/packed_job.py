@@ -342,6 +342,19 @@ class JobWriter:
         ending = _IS_LARGE if members[0].size > _LARGE else ""
         prepared = staging / f"{number:06d}-{uuid4().hex[:12]}{ending}"
         prepared.mkdir()
+        moves = self._table_files(members, prepared, select)
+        seals = {f"{target.parent.name}/{target.name}": sealed(file) for target, file in moves.items()}
+        for file in moves.values() if select is _MOVED else ():  # the files that they replace will be removed
+            with open(file, "rb") as stream:
+                os.fsync(stream.fileno())
+        header = {"version": form_version(), "ranks": {item.rank: item.version for item in members}, "files": seals}
+        lines = [facts_text(header), *(f"{item.name} {facts_text(item.facts)}" for item in members)]
+        (prepared / discover.FACTS).write_text("\n".join(lines), encoding="utf-8")
+        write_bundles(prepared, {item.name: item.results for item in members})
+        self._publish(moves, prepared)
+
+    def _table_files(self, members: Sequence[_Member], prepared: Path, select: str) -> dict[Path, Path]:
+        """Write the file of each table next to a prepared group; return them by the paths at which they belong."""
         moves = {}
         for table in (table.name for table in canonical.TABLES):
             ranks_of_file = grouped((str(file), item.rank) for item in members for file in item.files.get(table, ()))
@@ -349,22 +362,13 @@ class JobWriter:
                 continue
             name, stored = RENAMED.get(table, ("", ""))
             query = select.format(f' RENAME ("{name}" AS "{stored}")' if name else "", _FROM)
-            file = staging / f"{prepared.name}-{table}.parquet"
+            file = prepared.with_name(f"{prepared.name}-{table}.parquet")
             parameters = [*ranks_of_file], [*ranks_of_file.values()]
             ((written,),) = copy_to_parquet(self._database, query, file, PARQUET_FORM, parameters)
             if written != sum(item.facts["counts"][table] for item in members if table in item.files):
                 raise OutputError(f"{self.directory}: {table} has {written:,} rows: pack it again")
             moves[self.directory / table / f"{prepared.name}.parquet"] = file
-        seals = {f"{target.parent.name}/{target.name}": sealed(file) for target, file in moves.items()}
-        for file in moves.values() if select is _MOVED else ():  # the files that they replace will be removed
-            with open(file, "rb") as stream:
-                os.fsync(stream.fileno())
-        header = {"version": form_version(), "ranks": {item.rank: item.version for item in members}, "files": seals}
-        lines = [facts_text(header)]
-        lines += [f"{item.name} {facts_text(item.facts)}" for item in members]
-        (prepared / discover.FACTS).write_text("\n".join(lines), encoding="utf-8")
-        write_bundles(prepared, {item.name: item.results for item in members})
-        self._publish(moves, prepared)
+        return moves
 
     def _publish(self, moves: Mapping[Path, Path], prepared: Path) -> None:
         """Move the files into the datasets, then the group: all or nothing."""
@@ -442,8 +446,8 @@ class JobWriter:
 
         A small group is merged if the smaller groups have as many reports, so that a report is merged few times.
         """
-        found, newest = discover.versions(self.directory), set(discover.packed_reports(self.directory))
-        by_group = grouped((path.parent, (version, path)) for version, path in found)
+        newest = set(discover.packed_reports(self.directory))
+        by_group = grouped((path.parent, (version, path)) for version, path in discover.versions(self.directory))
         stale: list[list[tuple[int, Path]]] = []
         small: list[list[tuple[int, Path]]] = []
         for group, all_reports in by_group.items():

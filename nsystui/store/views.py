@@ -168,16 +168,15 @@ def _read(
     """
     from duckdb import ColumnExpression, ConstantExpression, FunctionExpression
 
-    keys: list[Any] = [file for item in group for file in item.files]
-    column, is_numbered = "filename", len(group) > 1
     if group[0].rank is None:
-        rows = database.read_parquet(keys, hive_partitioning=False, filename=is_numbered)
+        column, keys = "filename", ConstantExpression(files := [file for item in group for file in item.files])
+        rows = database.read_parquet(files, hive_partitioning=False, filename=len(group) > 1)
     else:
-        column, keys = "rank", [item.rank for item in group]
+        column, keys = "rank", ConstantExpression(ranks := [item.rank for item in group])
         rows = database.read_parquet(list(group[0].files), hive_partitioning=False)
-        rows = rows.filter(ColumnExpression(column).isin(*map(ConstantExpression, keys)))
-    number = FunctionExpression("list_position", ConstantExpression(keys), ColumnExpression(column))
-    return rows, number if is_numbered else None
+        rows = rows.filter(ColumnExpression(column).isin(*map(ConstantExpression, ranks)))
+    number = FunctionExpression("list_position", keys, ColumnExpression(column))
+    return rows, number if len(group) > 1 else None
 
 
 def _of_capture(
