@@ -15,6 +15,7 @@ from synthetic.writing.target import CaptureSession
 
 from nsystui.base.selection import Selection, Task
 from nsystui.cli import main
+from nsystui.exports.discover import packed_reports
 from nsystui.questions.collectives.alignment import ClockMode, fit_clock
 from nsystui.questions.collectives.matching import UNKNOWN, KernelSequence, MatchedCollectives, Member, match, sequences
 from nsystui.questions.collectives.waiting import Arrivals, lateness
@@ -215,7 +216,7 @@ def test_results_of_other_clocks_are_not_mixed(tmp_path):
 def test_workers_have_the_clocks_of_the_session(tmp_path, opened):
     paths = write_job(tmp_path / "job", list(map(by, [0, 50])))
     assert main(["pack", *map(str, paths), "-o", str(tmp_path / "packed")]) == 0
-    session = opened(*sorted((tmp_path / "packed" / "reports").iterdir()))
+    session = opened(*sorted(packed_reports(tmp_path / "packed")))
     job_of(session)
     places = [ReportPlace(it.index, str(it.path), it.clock_offset, it.clock_rate) for it in session.reports]
     computed = compute_there(places, Limits(), lambda there, _: times_of(there, tables.kernels))
