@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,18 @@ def test_the_two_commands_of_the_readme_work(clone, tmp_path, environ):
     python3.symlink_to(PYTHONS[0])
     told(["sh", "-euc", f"{line} --write-only --directory {tmp_path / 'job'}"], environ, cwd=clone)
     assert len(list((tmp_path / "job").glob("rank*.sqlite"))) == 4
+
+
+@pytest.mark.parametrize(("remote", "page"), [
+    ("git@host.example:someone/tool.git", "https://host.example/someone/tool"),
+    ("https://me@host.example/group/tool", "https://host.example/group/tool"),
+    ("/a/directory", ""),
+])  # fmt: skip
+def test_a_wheel_has_the_addresses_of_its_repository(remote, page, clone, tmp_path, environ):
+    told(["git", "-C", clone, "remote", "set-url", "origin", remote], environ)
+    binaries = new_environment(PYTHONS[0], tmp_path / "venv", environ)
+    told([binaries / "pip", "wheel", "--quiet", "--no-deps", clone, "-w", tmp_path], environ)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        metadata = wheel.read("nsystui-0.1.0.dist-info/METADATA").decode()
+    assert f"]({page}/raw/main/screenshots/".replace("](/raw/main/", "](") in metadata
+    assert (f"Project-URL: Repository, {page}\n" in metadata) == bool(page) == ("Project-URL" in metadata)
