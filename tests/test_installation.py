@@ -159,4 +159,4 @@ def test_a_wheel_has_the_addresses_of_its_repository(remote, page, clone, tmp_pa
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         metadata = wheel.read("nsystui-0.1.0.dist-info/METADATA").decode()
     assert f"]({page}/raw/main/screenshots/".replace("](/raw/main/", "](") in metadata
-    assert (f"Project-URL: Repository, {page}\n" in metadata) == bool(page) == ("Project-URL" in metadata)
+    assert (f"Project-URL: Repository, {page}\n" in metadata) == bool(page) == ("\nProject-URL: " in metadata)
