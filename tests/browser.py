@@ -98,8 +98,7 @@ class Browser:
         self.send("Emulation.setEmulatedMedia", media=kind, features=features)
 
     def picture(self, path: Path) -> None:
-        found = self.send("Page.captureScreenshot")
-        path.write_bytes(base64.b64decode(found["data"]))
+        path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot")["data"]))
 
     @property
     def requests(self) -> list[str]:

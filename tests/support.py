@@ -156,8 +156,7 @@ def damage_rows(path: Path, table: str) -> None:
         child = int.from_bytes(file.read(2), "big") if head[0] == 5 else 0
         assert child, "the table fits into one page"
         file.seek((root - 1) * size + child)
-        first = int.from_bytes(file.read(4), "big")
-        file.seek((first - 1) * size)
+        file.seek((int.from_bytes(file.read(4), "big") - 1) * size)
         file.write(b"\xff" * size)
 
 

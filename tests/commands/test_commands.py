@@ -351,8 +351,7 @@ NAMES = [f"rank{rank}.sqlite" for rank in range(4)]
 
 
 def test_it_writes_four_ranks_on_two_hosts_and_prints_their_paths(run, tmp_path):
-    done = run(*WORDS, tmp_path / "job")
-    assert done.out.splitlines() == [str(tmp_path / "job" / name) for name in NAMES]
+    assert run(*WORDS, tmp_path / "job").out.splitlines() == [str(tmp_path / "job" / name) for name in NAMES]
     assert sorted(os.listdir(tmp_path / "job")) == NAMES
     host = "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'"
     hosts = [text for name in NAMES for (text,) in native(tmp_path / "job" / name, host)]

@@ -93,8 +93,7 @@ def test_a_topic_fits_into_80_columns_of_a_terminal(topic):
 @pytest.mark.campaign
 @pytest.mark.parametrize("topic", campaign.some(6, TOPICS))
 def test_a_terminal_without_utf8_gets_ascii(topic):
-    text = (DOCS / f"{topic}.md").read_text(encoding="utf-8")
-    shown = rendered(text, 80, {"TERM": "dumb", "LC_ALL": "C"}, "ascii")
+    shown = rendered((DOCS / f"{topic}.md").read_text(encoding="utf-8"), 80, {"TERM": "dumb", "LC_ALL": "C"}, "ascii")
     assert shown.isascii()
     assert max(map(len, shown.splitlines())) <= 80
 

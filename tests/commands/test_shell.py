@@ -227,8 +227,7 @@ def examples(text):
 @pytest.mark.parametrize("name", ["", *EVERY])
 def test_the_examples_of_the_help_are_command_lines(monkeypatch, name):
     """The named command parses each line, and stops before it runs."""
-    text = top_parser().format_help() if not name else command_parser(name).epilog
-    lines = examples(text)
+    lines = examples(top_parser().format_help() if not name else command_parser(name).epilog)
     assert lines, "no examples"
     asked = []
     monkeypatch.setattr(
@@ -248,5 +247,4 @@ def test_the_examples_of_the_help_are_command_lines(monkeypatch, name):
         except SystemExit as end:
             assert not end.code, words  # --list-reports prints and ends
     if name:
-        named = {command for command, _ in asked}
-        assert name in named or name == "recipe"
+        assert name in {command for command, _ in asked} or name == "recipe"

@@ -250,8 +250,7 @@ class TestStreaming:
         assert found[0].signature is found[1].signature
 
     def test_a_file_without_line_ends_is_read_in_pieces(self):
-        stream = io.BytesIO(b"\0" * (3 * LONGEST_LINE))
-        assert max(map(len, blocks(stream.read))) <= LONGEST_LINE + BLOCK
+        assert max(map(len, blocks(io.BytesIO(b"\0" * (3 * LONGEST_LINE)).read))) <= LONGEST_LINE + BLOCK
 
     def test_what_is_remembered_is_forgotten_in_time(self, monkeypatch):
         monkeypatch.setattr("nsystui.exports.nccl_log.lines._MAX_CACHED", 10)

@@ -52,8 +52,7 @@ def blob(call: int, payload: bytes, domain: int = 1) -> bytes:
 def test_values_are_read_by_label_through_the_schema_tables():
     labels = decode_blob(SCHEMAS, 1, blob(9, struct.pack("<QQi4x", HASH, 1 << 20, 3)))
     assert labels == {COMM: HASH, BYTES: 1 << 20, "Peer rank": 3}
-    call = interpret(labels)
-    assert call == NcclCall(1 << 20, "0xcafebabedeadbeef", 3, None, None, None, None, None, "payload")
+    assert interpret(labels) == NcclCall(1 << 20, "0xcafebabedeadbeef", 3, None, None, None, None, None, "payload")
 
     reduce_scatter = interpret(decode_blob(SCHEMAS, 1, blob(7, struct.pack("<QQi4x", 1, 64, 4))) or {})
     assert (reduce_scatter.message_size, reduce_scatter.communicator, reduce_scatter.reduction) == (64, "0x1", "Avg")
@@ -237,8 +236,7 @@ def test_the_text_of_an_instrumented_nccl():
     reduce = "ncclReduce(): commHash 0x1, stream 0x5, data_size 8, type_size 4, red_op 3, root 2, pid 7"
     assert parse_instrumented(reduce) == NcclCall(8, "0x1", None, 2, "Min", None, None, None, "instrumented", "4-byte")
     send = "ncclSend(): commHash 0x1, stream (nil), data_size 8, type_size 4, receiver_rank 3, pid 7"
-    receive = send.replace("Send", "Recv").replace("receiver", "sender")
-    assert parse_instrumented(send) == parse_instrumented(receive)
+    assert parse_instrumented(send) == parse_instrumented(send.replace("Send", "Recv").replace("receiver", "sender"))
     assert (parse_instrumented(send) or NOTHING).peer == 3
     for other in ("ncclAllReduce", "ncclAllReduce(): ", "nccl:all_reduce", "forward(): data_size 3", "", None):
         assert parse_instrumented(other) is None  # type: ignore[arg-type]
@@ -255,7 +253,6 @@ def test_the_schemas_of_a_real_export():
         )
     assert len(schemas.layouts) == 8
     for call in (2, 4, 6, 7, 9, 10, 11, 14):
-        size = {4: 16, 14: 8}.get(call, 24)
-        payload = blob(call, bytes(range(1, size + 1)))
+        payload = blob(call, bytes(range(1, {4: 16, 14: 8}.get(call, 24) + 1)))
         # The tables agree with NCCL's header.
         assert decode_blob(schemas, 1, payload) == decode_blob(NO_SCHEMAS, 1, payload) is not None

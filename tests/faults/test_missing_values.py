@@ -42,8 +42,7 @@ def export(tmp_path, job) -> Path:
 def loosened(name: str, place: Path, job: Path) -> Path:
     if name == "job":
         return job
-    made = getattr(synthetic, f"{name}_export")(place / "made.sqlite")
-    return hostile.loosened(made, place / "loose.sqlite")
+    return hostile.loosened(getattr(synthetic, f"{name}_export")(place / "made.sqlite"), place / "loose.sqlite")
 
 
 def with_gaps(original: Path, path: Path) -> Path:

@@ -77,8 +77,7 @@ class Filled:
         """Return the file of the same kind of another report or question."""
         alike = [one for one in self.place.rglob("*") if one.is_file() and one != file and _kind(one) == _kind(file)]
         strangers = [one for one in alike if one.parent != file.parent]
-        named = [one for one in strangers if one.name == file.name]
-        return next(iter(named or strangers or alike), None)
+        return next(iter([one for one in strangers if one.name == file.name] or strangers or alike), None)
 
 
 def _kind(file: Path) -> str:
@@ -280,8 +279,7 @@ class TestPackedJob:
             right = program.run(command, packed, *_ANSWERED)
             for way in ways:
                 for whole in packed.rglob("result*.bin"):
-                    file = Path(shutil.copy2(whole, job / whole.relative_to(packed)))
-                    _keeping_time(WAYS[way])(file)
+                    _keeping_time(WAYS[way])(Path(shutil.copy2(whole, job / whole.relative_to(packed))))
                 ran = program.run(command, job, *_ANSWERED)
                 assert (ran.out, ran.err, ran.trouble) == (right.out, right.err, ""), way
 

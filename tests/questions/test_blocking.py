@@ -283,8 +283,7 @@ def test_programs_by_chance_are_told_as_naively(by_chance):
         found = blocking(job)
         assert len({task for task, _ in found.whole}) == len(SEEDS) < len(found.whole)
         assert expect(job, Naive(by_chance)) > 3 * len(SEEDS)
-        every = np.sum([one.parts[0] for one in found.whole.values()], axis=0)
-        assert every.all()
+        assert np.sum([one.parts[0] for one in found.whole.values()], axis=0).all()
 
 
 LOST = {
@@ -305,8 +304,7 @@ def test_what_is_lost_of_waits_widens_the_bounds_around_what_is_right(by_chance,
     with job_of(by_chance) as job, job_of(path) as other:
         assert expect(other, Naive(path)) > len(SEEDS)
         right, found = (blocking(one).whole for one in (job, other))
-        wider = sum(bool(found[key].possible.sum() > one.possible.sum()) for key, one in right.items())
-        assert wider > 5
+        assert sum(bool(found[key].possible.sum() > one.possible.sum()) for key, one in right.items()) > 5
 
 
 @pytest.mark.campaign
@@ -377,8 +375,7 @@ def two_gpus(program: Program) -> dict[int, Parts]:
 @pytest.mark.campaign
 def test_a_gpu_waits_for_another_of_its_process(tmp_path):
     with ExportWriter(tmp_path / "a.sqlite") as export:
-        program = Program(export, 4711)
-        expected = two_gpus(program)
+        expected = two_gpus(Program(export, 4711))
     with job_of(tmp_path / "a.sqlite") as job:
         found = blocking(job).whole
         assert {device: parts_of(one) for (_, device), one in found.items()} == expected

@@ -303,8 +303,7 @@ class TestPlaces:
             if (kind is None or row[1] == kind.value) and (wanted is None or wanted.matches(row[2] or ""))
         ]
         later, earlier = ([one for one in fits if one > index], [one for one in fits if one < index])
-        expected = next(iter(later if forward else reversed(earlier)), None)
-        assert listed.find(index, forward, wanted, kind) == expected
+        assert listed.find(index, forward, wanted, kind) == next(iter(later if forward else reversed(earlier)), None)
 
     def test_every_row_says_where_it_is_from_and_has_its_own_span_and_key(self, everything):
         for row in everything:

@@ -160,8 +160,7 @@ def test_a_call_tree_from_callers_and_from_callees(host):
 
 def test_calls_of_the_os_and_of_cuda_know_their_stacks(host):
     found = stacks.stacks_of(host.session, host.session.reports)[0]
-    chains = [chain for (chain,) in host.session.rows(sa.select(tables.os_calls.c.chain))]
-    (node,) = found.nodes(stacks.OS_CALL, chains)
+    (node,) = found.nodes(stacks.OS_CALL, [chain for (chain,) in host.session.rows(sa.select(tables.os_calls.c.chain))])
     assert [found.tree.functions[number].name for number in found.tree.path(int(node))] == ["main", "memcpy"]
 
 
@@ -550,8 +549,7 @@ def test_threads_in_slices_of_their_calls_are_those_of_all_at_once(demo_job, sel
             job.session.tell = lambda computing: told.append(str(computing))
             table = threads_table(job, selection)
             row = table.records()[0]
-            task = Task(row["report"], row["process"])
-            _, shares = thread_over_time(job, selection, task, row["tid"], 7)
+            _, shares = thread_over_time(job, selection, Task(row["report"], row["process"]), row["tid"], 7)
             return table.rows, [share.tolist() for share in shares.values()]
 
     told: list[str] = []

@@ -38,8 +38,7 @@ def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path: Path, h
     job.align(ClockMode.COLLECTIVES)
     everything, collectives = Selection(), job.collectives()
     assert collective_kinds(everything, job.ranks, collectives).cells("verdict") == [verdict]
-    table = nccl_summary(job.session, everything, job.ranks, job.pairing(), what="kernel")
-    assert table.cells("verdict") == [verdict]
+    assert nccl_summary(job.session, everything, job.ranks, job.pairing(), what="kernel").cells("verdict") == [verdict]
     single = set(collective_operations(everything, job.ranks, collectives).cells("verdict"))
     assert single <= {"skew", "transfer-bound", "mixed", "unknown"}
     assert single == {"unknown"} or verdict != "unknown"
@@ -127,16 +126,14 @@ def test_ranks_that_are_late_together_may_have_several_causes(tmp_path: Path) ->
 )
 def test_a_step_gets_shorter_until_the_next_rank_is_the_last(tmp_path: Path, extra: Any, saved: int) -> None:
     """A late rank as fast as the others saves more than the mean GPU waits, and less if another is late."""
-    triage = triaged(*ddp_job(tmp_path, computes=lambda rank, step: extra[rank] * MS))
-    gain = finding(triage, "straggler").gain
+    gain = finding(triaged(*ddp_job(tmp_path, computes=lambda rank, step: extra[rank] * MS)), "straggler").gain
     assert gain is not None and gain.recoverable == pytest.approx(saved * MS, rel=0.02)
 
 
 @pytest.mark.parametrize(("how", "saved"), first(2, [({}, 30.94), ({"computes": on(3, 40 * MS)}, 0.94)]))
 def test_what_delays_a_late_rank_could_save_what_the_others_wait(tmp_path: Path, how: Any, saved: float) -> None:
     """All ranks wait 0.9 ms a step for the GIL, one waits 30 ms more, which counts unless another rank is later."""
-    triage = triaged(*ddp_job(tmp_path, loads=on(2, 30 * MS), loader="x", fills="gil", **how))
-    gain = finding(triage, "gil-held").gain
+    gain = finding(triaged(*ddp_job(tmp_path, loads=on(2, 30 * MS), loader="x", fills="gil", **how)), "gil-held").gain
     assert gain is not None and gain.recoverable == pytest.approx(saved * MS, rel=0.01)
     assert gain.includes[-1] == "straggler"
 
@@ -160,8 +157,7 @@ def test_a_rank_late_in_every_second_step_is_not_late_in_each(tmp_path: Path) ->
 
 @pytest.mark.campaign
 def test_two_slow_steps_of_a_rank_are_no_reason_to_exclude_its_node(tmp_path: Path) -> None:
-    triage = triaged(*ddp_job(tmp_path, computes=on(2, 90 * MS, (7, 13))))
-    told(finding(triage, "straggler"), never=["node", "slower"])
+    told(finding(triaged(*ddp_job(tmp_path, computes=on(2, 90 * MS, (7, 13)))), "straggler"), never=["node", "slower"])
 
 
 @pytest.mark.campaign

@@ -130,8 +130,7 @@ class TestJoined:
         with closing(program.job()) as job:
             job.nccl_log = read_log([str(tmp_path / "a.log"), str(tmp_path / "b.log")], job.ranks)
             calls = job.pairing().calls
-        expected = [(4096, "log", None), (4096, "log", "RING")]
-        assert rows(calls, "message_size", "size_source", "algorithm") == expected
+        assert rows(calls, "message_size", "size_source", "algorithm") == [(4096, "log", None), (4096, "log", "RING")]
 
 
 class TestNotJoined:
@@ -166,8 +165,7 @@ class TestNotJoined:
         reduce(program, 4096, 4096)
         program.call("ncclCommInitRankConfig", comm=B)
         reduce(program, 4096)
-        pairing = joined(record(0, 4096), record(5, 4096))
-        assert pairing.calls["algorithm"].isna().all()
+        assert joined(record(0, 4096), record(5, 4096)).calls["algorithm"].isna().all()
 
     @pytest.mark.campaign
     def test_calls_in_a_cuda_graph_do_not_count_as_launched(self, program, joined):

@@ -573,8 +573,7 @@ def test_two_ranks_of_one_report_are_two_ranks(opened):
     (path,) = shared("h100-2rank-moe-before")
     job = OpenJob(opened(path))
     found = table(job, "cuda_gpu_kern_sum", by_rank=True)
-    sql = "SELECT globalPid, sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL GROUP BY 1"
-    expected = dict(native(path, sql))
+    expected = dict(native(path, "SELECT globalPid, sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL GROUP BY 1"))
     assert {item.rank: expected[item.task.process] for item in job.ranks} == {
         rank: sum(row["total"] for row in found if row["rank"] == rank) for rank in (0, 1)
     }

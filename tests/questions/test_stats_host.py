@@ -96,8 +96,7 @@ class TestUnifiedMemory:
 
 
 def migrate(export: ExportWriter, start: int, end: int, *, address: int, size: int, kind: str = "UvmHtoD") -> None:
-    process = export.process(5_000)
-    export.memcpy(process, 0, 7, start, end, size=size, kind=kind, correlation_id=None, address=address)
+    export.memcpy(export.process(5_000), 0, 7, start, end, size=size, kind=kind, correlation_id=None, address=address)
 
 
 class TestDirectives:

@@ -86,8 +86,7 @@ def test_a_straggler_costs_what_the_job_lost(healthy, slow_rank):
     found = finding(slow_rank.found, "straggler")
     assert found.ranks == (2,)
     # The other three of four GPUs lose that time, the slow GPU does not.
-    lost = slow_rank.found.time - healthy.found.time
-    assert found.cost == pytest.approx(lost * 3 / 4, rel=0.1)
+    assert found.cost == pytest.approx((slow_rank.found.time - healthy.found.time) * 3 / 4, rel=0.1)
     assert found.cost <= slow_rank.found.budget.exposed_nccl / 4
     told(found, "as many kernels as the others, but they take 25 % longer")
     assert "different-work" not in ids(slow_rank.found)

@@ -65,8 +65,7 @@ def with_gaps(
     ({"os_calls": True, "samples": True}, ["--cpuctxsw"]),
 ])  # fmt: skip
 def test_what_to_record_is_only_what_is_not_there(tmp_path, recorded, wanted):
-    found = triaged(with_gaps(tmp_path / "a.sqlite", **recorded), rules=("idle_gaps",))
-    text = str(finding(found, "idle-gaps").advice)
+    text = str(finding(triaged(with_gaps(tmp_path / "a.sqlite", **recorded), rules=("idle_gaps",)), "idle-gaps").advice)
     assert [flag for flag in ("-t osrt", "--cpuctxsw", "--sample") if flag in text] == wanted
     assert "checkpoints" not in text
 
@@ -114,8 +113,7 @@ STEPS = ("idle_gaps", "step_times")
 
 
 def test_slow_steps_stand_under_the_gaps_that_made_them_slow(tmp_path):
-    found = triaged(stepped(tmp_path / "a.sqlite", [20] * 10 + [80] + [20] * 3), rules=STEPS)
-    slow = finding(found, "slow-steps")
+    slow = finding(triaged(stepped(tmp_path / "a.sqlite", [20] * 10 + [80] + [20] * 3), rules=STEPS), "slow-steps")
     assert slow.under == "idle-gaps"
     told(slow, "60 ms is idle time in long gaps.")
     assert not any(word in str(slow.advice) for word in ("Every rank", "checkpoint"))  # there is only one rank
@@ -374,8 +372,7 @@ def test_the_range_of_a_launch_bound_stretch_is_that_of_its_launches(tmp_path, a
 
 def test_without_calls_the_launching_thread_is_unknown_and_has_no_range(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
-        other = gpu.export.thread(gpu.process, 5_001, "evaluator")
-        gpu.export.nvtx_range(other, MS, 20 * MS, "evaluate")
+        gpu.export.nvtx_range(gpu.export.thread(gpu.process, 5_001, "evaluator"), MS, 20 * MS, "evaluate")
         for begin in (MS, 10 * MS):
             gpu.export.kernel(gpu.process, 0, 7, begin, begin + MS, name="work(float*)", correlation_id=None)
     with closing(open_job(tmp_path / "a.sqlite")) as job:

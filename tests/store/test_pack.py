@@ -297,8 +297,7 @@ class TestHostileNames:
 
     def test_a_zero_byte_inside_a_name_is_a_character(self, tmp_path, both):
         with ExportWriter(tmp_path / "z.sqlite") as export:
-            main = export.thread(export.process(5_000), 5_000, "main")
-            export.nvtx_range(main, 1, 2, "a")
+            export.nvtx_range(export.thread(export.process(5_000), 5_000, "main"), 1, 2, "a")
         edit(tmp_path / "z.sqlite", "UPDATE NVTX_EVENTS SET text = CAST(x'610062' AS TEXT)")
         assert column(both(tmp_path / "z.sqlite"), tables.nvtx_ranges.c.name) == ["a\0b"]
 
@@ -392,8 +391,7 @@ class TestChunks:
                 export.nvtx_range(main, number, number + 1, f"range {number}")
         edit(tmp_path / "far.sqlite", "UPDATE NVTX_EVENTS SET eventId = eventId * 1000000000000000")
         steps: list[Progress] = []
-        report = session.add(tmp_path / "far.sqlite", steps.append)
-        assert report.packed.counts["nvtx_ranges"] == 5
+        assert session.add(tmp_path / "far.sqlite", steps.append).packed.counts["nvtx_ranges"] == 5
         assert len(steps) < 100
 
     def test_progress_grows_to_its_total(self, exports, session, monkeypatch):

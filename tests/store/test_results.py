@@ -202,8 +202,7 @@ RANGE_ARRAYS = (
 
 
 def arrays_of(ranges: NvtxRanges) -> object:
-    arrays = {key: ranges.values(key).tolist() for key in RANGE_ARRAYS}
-    return ranges.lanes, ranges.names, ranges.notes, arrays
+    return ranges.lanes, ranges.names, ranges.notes, {key: ranges.values(key).tolist() for key in RANGE_ARRAYS}
 
 
 def everything(job: OpenJob, selection: Selection) -> object:
