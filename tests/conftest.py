@@ -168,14 +168,11 @@ def dask_scheduler() -> Iterator[str]:
     quiet = {
         "distributed.scheduler.allowed-failures": 1,
         # Monitoring in an idle cluster takes a tenth of a CPU for each process.
-        "distributed.scheduler.work-stealing": False,
-        "distributed.scheduler.active-memory-manager.start": False,
-        "distributed.worker.profile.enabled": False,
-        "distributed.worker.memory.monitor-interval": "1h",
-        "distributed.admin.system-monitor.interval": "1h",
-        "distributed.admin.tick.interval": "1h",
+        "distributed.scheduler.work-stealing": False, "distributed.scheduler.active-memory-manager.start": False,
+        "distributed.worker.profile.enabled": False, "distributed.worker.memory.monitor-interval": "1h",
+        "distributed.admin.system-monitor.interval": "1h", "distributed.admin.tick.interval": "1h",
         "distributed.admin.tick.cycle": "1h",
-    }
+    }  # fmt: skip
     with (
         dask.config.set(quiet),
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,

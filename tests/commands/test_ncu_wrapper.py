@@ -113,14 +113,7 @@ def test_the_launcher_is_the_one_whose_variable_held_every_rank(ranks, launcher)
 LAUNCHES = (
     ("void gemm<(int)4>(float *)", "gemm", "_Z4gemmILi4EEvPf", 100, 10, 7),
     ("void gemm<(int)8>(float *)", "gemm", "_Z4gemmILi8EEvPf", 200, 20, 7),
-    (
-        "void gemm<(int)4>(float *)",
-        "gemm",
-        "_Z4gemmILi4EEvPf",
-        150,
-        50,
-        13,
-    ),  # launched last, but begins before the next
+    ("void gemm<(int)4>(float *)", "gemm", "_Z4gemmILi4EEvPf", 150, 50, 13),  # launched last, begins before the next
     ("void gemm<(int)4>(float *)", "gemm", "_Z4gemmILi4EEvPf", 300, 40, 7),
     ("axpy(float *)", "axpy", "_Z4axpyPf", 400, 60, 7),
     ("axpy(float *)", "axpy", "_Z4axpyPf", 500, None, 7),

@@ -57,29 +57,24 @@ def script(capsys, tmp_path_factory):
 
 LINES = [
     # Typed text, some words that are offered, some that are not.
-    ("nsystui tri", ["triage"], ["kernels"]),
-    ("nsystui kernels --na", ["--names"], ["--nccl-log"]),
+    ("nsystui tri", ["triage"], ["kernels"]), ("nsystui kernels --na", ["--names"], ["--nccl-log"]),
     ("nsystui kernels --names s", ["short"], ["full"]),
     ("nsystui triage --clock ", ["collectives", "utc", "own"], ["rank0.sqlite"]),
     ("nsystui stats -r cuda_gpu_kern_s", ["cuda_gpu_kern_sum"], ["osrt_sum"]),
     ("nsystui stats -r osrt_sum,cuda_gpu_kern_s", ["osrt_sum,cuda_gpu_kern_sum"], ["osrt_sum"]),
     ("nsystui recipe nccl_gpu_t", ["nccl_gpu_time_util_map"], ["cuda_gpu_kern_sum"]),
-    ("nsystui kernels ra", ["rank0.sqlite"], ["ranks"]),
-    ("nsystui ra", ["rank0.sqlite", "ranks"], ["triage"]),
+    ("nsystui kernels ra", ["rank0.sqlite"], ["ranks"]), ("nsystui ra", ["rank0.sqlite", "ranks"], ["triage"]),
     ("nsystui pack -o re", ["results"], ["rank0.sqlite"]),
     ("nsystui --print-completion ", ["bash", "zsh", "fish"], ["triage"]),
-    ("nsystui rank0.sqlite --asc", ["--ascii"], ["--names"]),
-    ("nsystui nccl-log --ta", ["--tables"], ["--clock"]),
-    ("nsystui kernels --by rank,fam", ["rank,family"], ["rank"]),
-    ("nsystui kernels --sort to", ["total_ns"], ["name"]),
+    ("nsystui rank0.sqlite --asc", ["--ascii"], ["--names"]), ("nsystui nccl-log --ta", ["--tables"], ["--clock"]),
+    ("nsystui kernels --by rank,fam", ["rank,family"], ["rank"]), ("nsystui kernels --sort to", ["total_ns"], ["name"]),
     ("nsystui triage --explain idle-g", ["idle-gaps"], ["straggler"]),
     ("nsystui triage --set gap_", ["gap_ms=", "gap_percent="], ["churn_calls="]),
     ("nsystui recipe gpu_gaps ra", ["rank0.sqlite"], ["ranks"]),
     ("nsystui triage a.sqlite --baseline ra", ["rank0.sqlite"], ["ranks"]),
     ("nsystui diff a.sqlite -- b.sqlite --na", ["--names"], ["rank0.sqlite"]),
-    ("nsystui help nu", ["numbers"], ["rank0.sqlite"]),
-    ("nsystui --v", ["--version"], ["--names"]),
-]
+    ("nsystui help nu", ["numbers"], ["rank0.sqlite"]), ("nsystui --v", ["--version"], ["--names"]),
+]  # fmt: skip
 
 BASH = """
 source {script}

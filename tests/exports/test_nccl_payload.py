@@ -129,21 +129,18 @@ def test_without_schema_tables_nccls_own_structs_are_known(call, layout, values,
 def test_what_is_ambiguous_is_not_guessed():
     sizes = [entry_row(4, 0, SIZE, BYTES, None)]
     own = (
-        ("another size", NO_SCHEMAS, blob(5, bytes(20))),
-        ("an unknown call", NO_SCHEMAS, blob(99, bytes(16))),
+        ("another size", NO_SCHEMAS, blob(5, bytes(20))), ("an unknown call", NO_SCHEMAS, blob(99, bytes(16))),
         ("no id of NCCL's", NO_SCHEMAS, struct.pack("<QQQQ", 1, 5, 16, 32) + bytes(16)),
-        (
-            "two processes define one id differently",
-            PayloadSchemas.from_rows([schema_row(4, 16)], [entry_row(4, 0, UINT64, COMM, None), *sizes]),
-            blob(4, bytes(16)),
-        ),
+        ("two processes define one id differently",
+         PayloadSchemas.from_rows([schema_row(4, 16)], [entry_row(4, 0, UINT64, COMM, None), *sizes]),
+         blob(4, bytes(16))),
         (
             "two processes define two sizes",
             PayloadSchemas.from_rows([schema_row(4, 16), schema_row(4, 8)], sizes),
             blob(4, bytes(16)),
         ),
         ("a union", PayloadSchemas.from_rows([schema_row(4, 8, kind=3)], sizes), blob(4, bytes(8))),
-    )
+    )  # fmt: skip
     for what, schemas, payload in own:
         assert decode_blob(schemas, 1, payload) is None, what
 

@@ -232,20 +232,17 @@ class TestSchema:
         "a table of the user": ["CREATE TABLE notes (a TEXT)", "INSERT INTO notes VALUES ('mine')"],
         "a table without rowids": ["CREATE TABLE w (k TEXT PRIMARY KEY) WITHOUT ROWID", "INSERT INTO w VALUES ('x')"],
         "a name with quotes": ['CREATE TABLE "a ""quoted"" name; --" ("end" INT)'],
-        "a column": [
-            "ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME ADD COLUMN name TEXT",
-            "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET name = 'cudaLaunchKernel'",
-        ],
+        "a column": ["ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME ADD COLUMN name TEXT",
+                     "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET name = 'cudaLaunchKernel'"],
         "an index": ["CREATE INDEX _nsysai_k ON CUPTI_ACTIVITY_KIND_KERNEL (start)"],
         "a view": ["CREATE VIEW broken AS SELECT * FROM no_such_table"],
         "full text search": ["CREATE VIRTUAL TABLE words USING fts5(text)", "INSERT INTO words VALUES ('x')"],
         "an rtree": ["CREATE VIRTUAL TABLE boxes USING rtree(id, a, b)", "INSERT INTO boxes VALUES (1, 2, 3)"],
         "statistics": ["ANALYZE"],
-        "a virtual table whose module is not here": [
-            "PRAGMA writable_schema = ON",
-            "INSERT INTO sqlite_master VALUES ('table', 'v', 'v', 0, 'CREATE VIRTUAL TABLE v USING elsewhere(a)')",
-        ],
-    }
+        "a virtual table whose module is not here":
+            ["PRAGMA writable_schema = ON",
+             "INSERT INTO sqlite_master VALUES ('table', 'v', 'v', 0, 'CREATE VIRTUAL TABLE v USING elsewhere(a)')"],
+    }  # fmt: skip
 
     @pytest.mark.parametrize("what", STRANGE)
     def test_what_is_there_besides_is_tolerated(self, export, session, what):

@@ -160,13 +160,8 @@ def graph_captures(path, begins, ends, begin_result=0):
     names = {900001: "cudaStreamBeginCapture_v10000", 900002: "cudaStreamEndCapture_v10000"}
     edit(path, *(f"INSERT INTO StringIds (id, value) VALUES ({number}, '{name}')" for number, name in names.items()))
     for number, ids, result in ((900001, begins, begin_result), (900002, ends, 0)):
-        edit(
-            path,
-            *(
-                f"UPDATE {CALLS} SET nameId = {number}, returnValue = {result} WHERE correlationId = {call}"
-                for call in ids
-            ),
-        )
+        changed = f"UPDATE {CALLS} SET nameId = {number}, returnValue = {result} WHERE correlationId ="
+        edit(path, *(f"{changed} {call}" for call in ids))
 
 
 def test_launches_that_failed_or_were_captured_into_a_graph_need_no_kernel(tmp_path):

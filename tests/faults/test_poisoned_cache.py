@@ -213,17 +213,14 @@ def _result(head: bytes, rest: bytes = b"") -> bytes:
 
 
 SEALED = {
-    "nothing": b"",
-    "no JSON": _result(b'{"value'),
-    "too deep": _result(b"[" * 100_000),
-    "too many digits": _result(b'{"value": ' + b"9" * 5_000 + b"}"),
-    "a number": _result(b'{"value": 5}'),
+    "nothing": b"", "no JSON": _result(b'{"value'), "too deep": _result(b"[" * 100_000),
+    "too many digits": _result(b'{"value": ' + b"9" * 5_000 + b"}"), "a number": _result(b'{"value": 5}'),
     "a list": _result(b'{"value": [1, "x"]}'),
     "a number for each table": _result(b'{"value": {"kernels": 1e999, "answer": [], "title": 1}}'),
     "too few bytes": _result(b'{"arrays": [["starts", "<i8", "<i8", 1000]]}', bytes(80)),
     "no arrays": _result(b'{"arrays": 5}'),
     "arrays of objects": _result(b'{"arrays": [["starts", "|O", "|O", 1]]}', bytes(8)),
-}
+}  # fmt: skip
 """Contents that are not a result of any question."""
 
 

@@ -460,9 +460,7 @@ class TestOverlaps:
         rows = sorted(((start, start + length) for start, length in ranges), key=lambda one: (one[0], -one[1]))
         task = Task(0, 1)
         fake: Any = SimpleNamespace(
-            span=Window(0, 99),
-            clock="",
-            session=SimpleNamespace(reports=()),
+            span=Window(0, 99), clock="", session=SimpleNamespace(reports=()),
             layout=SimpleNamespace(
                 processes=(SimpleNamespace(task=task, name="p"),),
                 threads=(ThreadTrack(task, 5, EventKind.NVTX),),
@@ -470,10 +468,8 @@ class TestOverlaps:
                 sampled=(),
             ),
             host_slices=lambda: [[(0, 1, 5, "nvtx", "", start, end, "r", 0, None, None, None) for start, end in rows]],
-            marks=list,
-            gpu_slices=list,
-            samples=list,
-        )
+            marks=list, gpu_slices=list, samples=list,
+        )  # fmt: skip
         stream = BytesIO()
         assert write_chrome_trace(fake, stream) == len(rows)
         path = tmp_path_factory.getbasetemp() / "overlaps.json"

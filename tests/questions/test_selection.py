@@ -211,12 +211,9 @@ class TestFilterInSql:
         assert self.passes(shifted, wanted, [*names, None]) == [wanted.matches(name or "") for name in [*names, None]]
 
     PATTERN = st.lists(
-        st.sampled_from(
-            ["a", "B", "z", ".", ".*", "a+", "b?", "[ab]", "[^a]", "(a|b)", "^", r"\.", r"\d", r"\S", "x{2}"]
-        ),
-        min_size=1,
-        max_size=6,
-    ).map("".join)
+        st.sampled_from(["a", "B", "z", ".", ".*", "a+", "b?", "[ab]", "[^a]", "(a|b)", "^", r"\.", r"\d", r"\S",
+                         "x{2}"]), min_size=1, max_size=6,
+    ).map("".join)  # fmt: skip
 
     @pytest.mark.campaign
     @settings(max_examples=60)

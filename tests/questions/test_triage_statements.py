@@ -455,14 +455,11 @@ def test_a_kernel_during_which_pages_move_waits_for_them(tmp_path):
     told(found, "Pages of unified memory move", advises=("Prefetch the pages",), never=("another process",))
 
 
-@pytest.mark.parametrize(
-    ("call", "starting", "passed", "advises"),
-    [
-        (5 * US, 0, ("9.95 ms", "0 ns"), "only 10 % of the time of late launches"),
-        (45 * US, 0, ("9.95 ms", "0 ns"), "A launch costs the CPU"),
-        (5 * US, 30 * US, ("3.98 ms", "5.97 ms"), "most of this time to start kernels"),
-    ],
-)
+@pytest.mark.parametrize(("call", "starting", "passed", "advises"), [
+    (5 * US, 0, ("9.95 ms", "0 ns"), "only 10 % of the time of late launches"),
+    (45 * US, 0, ("9.95 ms", "0 ns"), "A launch costs the CPU"),
+    (5 * US, 30 * US, ("3.98 ms", "5.97 ms"), "most of this time to start kernels"),
+])  # fmt: skip
 def test_waiting_for_launches_is_due_to_calls_or_to_starts_only_if_these_take_the_time(
     tmp_path, call, starting, passed, advises
 ):
