@@ -17,6 +17,7 @@ import idle  # noqa: F401 - pilots wait until the program rests
 import pytest
 from hypothesis import HealthCheck, settings
 from support import session_over, shared
+from synthetic import two_process_export
 from synthetic.demo import TrainingJob
 
 from nsystui.base import resources
@@ -151,6 +152,12 @@ def demo_session(demo_job) -> Iterator[Session]:
         session.add(path)
     yield session
     session.close()
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory) -> Path:
+    """Return an export of two processes with 100 kernels each, which tests must not change."""
+    return two_process_export(tmp_path_factory.mktemp("original") / "rank0.sqlite")
 
 
 @pytest.fixture(scope="session")

@@ -25,13 +25,13 @@ def test_the_command_that_shows_more_can_be_pasted(run, stalled):
 
 
 @pytest.fixture(scope="module")
-def straggling(written_once):
+def job_files(written_once):
     return written_once("python", lambda directory: training_job(directory, ranks=4, steps=6, layers=4))
 
 
 @pytest.fixture
-def told(run, straggling, stalled):
-    return {job: run("triage", *job, "--format", "json").json for job in (tuple(straggling), tuple(stalled))}
+def told(run, job_files, stalled):
+    return {job: run("triage", *job, "--format", "json").json for job in (tuple(job_files), tuple(stalled))}
 
 
 @pytest.mark.campaign
@@ -43,11 +43,6 @@ def test_the_command_of_a_finding_sorts_by_a_key_of_its_json(run, told):
     for words in sorted_by:
         schema = run("schema", *words[: words.index("--sort")]).json
         assert words[words.index("--sort") + 1] in schema["items"]["required"], words
-
-
-@pytest.fixture(scope="module")
-def job_files(written_once):
-    return written_once("python", lambda directory: training_job(directory, ranks=4, steps=6, layers=4))
 
 
 SUFFIXES = {

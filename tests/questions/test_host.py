@@ -491,29 +491,21 @@ def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one
     assert "busy on loader (2 ranks) 47.6 %, many functions (each below 10 %) on loader (2 ranks) 47.6 %" in budget
 
 
-@pytest.mark.campaign
-def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path):
-    call = Frame("cudaStreamSynchronize", "/usr/lib/libcudart.so.12")
+WRAPPER = Frame("NSYS_OSRT_fwrite_1", "/opt/nsight-systems/libToolsInjection64.so")
+SYNCHRONISES = Frame("cudaStreamSynchronize", "/usr/lib/libcudart.so.12")
+
+
+@pytest.mark.parametrize(("called", "waits"), campaign.first(1, [([WRAPPER], 0), ([*DRIVER, SYNCHRONISES], 3 * MS)]))
+def test_code_outside_of_calls_is_the_programs_not_the_profilers_nor_cudas(tmp_path, called, waits):
     with training(tmp_path / "a.sqlite") as (export, main_thread, _):
-        export.on_cpu(main_thread, 0, 10 * MS, [*DRIVER, call, WORK, MAIN], cpu=3)
-        export.api(main_thread, 3 * MS, 6 * MS, "cudaStreamSynchronize_v3020", 99)
+        export.on_cpu(main_thread, 0, 10 * MS, [*called, WORK, MAIN], cpu=3)
+        if waits:
+            export.api(main_thread, 3 * MS, 3 * MS + waits, "cudaStreamSynchronize_v3020", 99)
         launched(export, main_thread, (0, 1, 0, 2), (9, 10, 9, 10))
     with job_of(tmp_path / "a.sqlite") as job:
         found = causes_of(gaps_table(job, Selection(Window(0, 10 * MS))))
-    assert found == {
-        (causes.RUNNING_CODE, "app::work", None, None): 4 * MS,
-        (causes.SYNCHRONISING, "cudaStreamSynchronize", None, None): 3 * MS,
-    }
-
-
-def test_functions_of_the_profiler_are_not_the_programs(tmp_path):
-    wrapper = Frame("NSYS_OSRT_fwrite_1", "/opt/nsight-systems/libToolsInjection64.so")
-    with training(tmp_path / "a.sqlite") as (export, main_thread, _):
-        export.on_cpu(main_thread, 0, 10 * MS, [wrapper, WORK, MAIN], cpu=3)
-        launched(export, main_thread, (0, 1, 0, 2), (9, 10, 9, 10))
-    with job_of(tmp_path / "a.sqlite") as job:
-        found = causes_of(gaps_table(job, Selection(Window(0, 10 * MS))))
-    assert {what for _, what, *_ in found} == {"app::work"}
+    assert found.pop((causes.SYNCHRONISING, "cudaStreamSynchronize", None, None), 0) == waits
+    assert found == {(causes.RUNNING_CODE, "app::work", None, None): 7 * MS - waits}
 
 
 def test_operations_around_a_gap_are_of_any_process_on_the_gpu(tmp_path):
