@@ -79,7 +79,6 @@ class Browser:
             self.events.append(self._read())
 
     def value(self, expression: str) -> Any:
-        """Return the value of a JavaScript expression."""
         found = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")

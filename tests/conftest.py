@@ -147,9 +147,7 @@ def demo_job(written_once) -> list[Path]:
 @pytest.fixture(scope="session")
 def demo_session(demo_job) -> Iterator[Session]:
     """Yield the demo job in a session in memory, to which tests must not add reports."""
-    session = Session()
-    for path in demo_job:
-        session.add(path)
+    session = session_over(*demo_job)
     yield session
     session.close()
 

@@ -188,7 +188,6 @@ def test_a_cluster_without_workers(run, packed, monkeypatch):
 
 @pytest.fixture
 def session(packed, dask_scheduler) -> Iterator[Session]:
-    """Yield the packed job with the workers of the cluster."""
     with closing(Session()) as session:
         for report in sorted(packed_reports(packed)):
             session.add(report)

@@ -10,7 +10,6 @@ from synthetic.demo import TrainingJob
 
 @pytest.fixture(scope="module")
 def stalled(tmp_path_factory):
-    """Return a rank that stalls for 200 ms in one of ten steps."""
     return TrainingJob(ranks=1, steps=10, layers=4, stall_ms=200).write(tmp_path_factory.mktemp("stalled"))
 
 

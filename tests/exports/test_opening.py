@@ -109,7 +109,6 @@ class TestStillBeingWritten:
 
 
 def shell_words(command: str) -> list[str]:
-    """Return the words of a command as a shell splits it."""
     return os.popen(f"printf '%s\\n' {command}").read().splitlines()
 
 
@@ -282,7 +281,6 @@ def streamed(tmp_path, monkeypatch) -> Path:
 
 
 def summed(streamed: Path, watch: object) -> int:
-    """Return DuckDB's sum of all numbers."""
     with ArrowReader(streamed) as reader, closing(duckdb.connect()) as connection:
         handle = reader.stream("SELECT rowid AS row_id, CAST(number AS INTEGER) AS number FROM events")
         stream = WatchedStream(handle, ["row_id", "number"], watch)

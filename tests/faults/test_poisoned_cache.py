@@ -197,7 +197,6 @@ def test_files_in_every_way(cache):
 
 @pytest.mark.campaign
 def test_the_whole_pack_of_another_report(cache):
-    """The whole directory of a pack is replaced."""
     first, second = (sorted(cache.place.glob(f"rank{rank}*"), key=lambda one: one.name) for rank in (0, 1))
     for mine, other in zip(first, second, strict=False):
         shutil.rmtree(mine)
@@ -267,7 +266,6 @@ class TestPackedJob:
 
     @pytest.fixture
     def job(self, packed, tmp_path) -> Path:
-        """Return a copy of the packed job."""
         return Path(shutil.copytree(packed, tmp_path / "packed"))
 
     @pytest.mark.campaign

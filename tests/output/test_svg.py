@@ -48,7 +48,6 @@ def shapes(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
 
 
 def paths(root: ElementTree.Element, kind: str) -> list[str]:
-    """Return the paths drawn for a class."""
     return [one.get("d") or "" for one in shapes(root, "path") if kind in (one.get("class") or "")]
 
 

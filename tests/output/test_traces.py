@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from importlib import resources
 from io import BytesIO
@@ -16,7 +15,7 @@ import pytest
 import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
-from support import native
+from support import job_of, native, open_job
 from synthetic import ExportWriter
 from synthetic.demo import PLANTED_SECRET
 from synthetic.variants import start_gpu_process
@@ -36,17 +35,13 @@ from nsystui.questions.trace.layout import StreamLanes, ThreadTrack, TraceLayout
 from nsystui.questions.trace.slices import Contents, bands
 from nsystui.questions.trace.trace import Trace
 from nsystui.store import tables
-from nsystui.store.session import Session
 
 EVERYTHING = Contents()
 
 
 @pytest.fixture(scope="module")
 def job(demo_job) -> OpenJob:
-    session = Session()
-    for path in demo_job[:2]:
-        session.add(path)
-    found = OpenJob(session)
+    found = open_job(*demo_job[:2])
     found.align(ClockMode.UTC)
     yield found
     found.close()
@@ -75,9 +70,8 @@ def paraver(whole, directory) -> ParaverTrace:
 
 
 def traces_of(path: Path, directory: Path, contents: Contents = EVERYTHING) -> tuple[ChromeTrace, ParaverTrace]:
-    with closing(Session()) as session:
-        session.add(path)
-        trace = Trace.of(OpenJob(session), Selection(), contents)
+    with job_of(path) as job:
+        trace = Trace.of(job, Selection(), contents)
         save_trace(trace, directory / "one.json")
         save_trace(trace, directory / "one.prv")
     return read_chrome(directory / "one.json"), read_paraver(directory / "one.prv")
@@ -131,8 +125,7 @@ class TestChrome:
         assert not any(PLANTED_SECRET in text for text in (*chrome.processes.values(), *chrome.tracks.values()))
         found, prv = traces_of(synthetic.hostile_names_export(tmp_path / "hostile.sqlite"), tmp_path)
         assert {name for name in synthetic.HOSTILE_NAMES if name} <= {one.event["name"] for one in found.all_slices()}
-        raw = (tmp_path / "one.json").read_bytes() + (tmp_path / "one.pcf").read_bytes()
-        raw += (tmp_path / "one.row").read_bytes() + (tmp_path / "one.prv").read_bytes()
+        raw = b"".join((tmp_path / f"one.{ending}").read_bytes() for ending in ("json", "pcf", "row", "prv"))
         assert not {byte for byte in raw if byte < 32} - {ord("\n")}
         assert len(prv.values[63000006]) == len(set(synthetic.HOSTILE_NAMES)) + 1
 
@@ -462,10 +455,8 @@ class TestOverlaps:
         fake: Any = SimpleNamespace(
             span=Window(0, 99), clock="", session=SimpleNamespace(reports=()),
             layout=SimpleNamespace(
-                processes=(SimpleNamespace(task=task, name="p"),),
-                threads=(ThreadTrack(task, 5, EventKind.NVTX),),
-                streams=(),
-                sampled=(),
+                processes=(SimpleNamespace(task=task, name="p"),), threads=(ThreadTrack(task, 5, EventKind.NVTX),),
+                streams=(), sampled=(),
             ),
             host_slices=lambda: [[(0, 1, 5, "nvtx", "", start, end, "r", 0, None, None, None) for start, end in rows]],
             marks=list, gpu_slices=list, samples=list,

@@ -4,7 +4,7 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
@@ -32,7 +32,6 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
-from nsystui.store.session import Session
 
 MS = 1_000_000
 SMALL = ("alcf-allgather-rank0", "gemm-pageable")
@@ -557,10 +556,7 @@ def test_threads_in_slices_of_their_calls_are_those_of_all_at_once(demo_job, sel
 @pytest.mark.campaign
 def test_causes_are_computed_once_and_found_by_every_table(demo_job, tmp_path, monkeypatch):
     def tables(*paths: Path, cache: Cache | None = None) -> list[Sequence[Row]]:
-        session = Session(cache)
-        for path in paths:
-            session.add(path)
-        with closing(OpenJob(session)) as job:
+        with job_of(*paths, cache=cache) as job:
             return [gaps_table(job, Selection(), by).rows for by in ("all", "length", "range")]
 
     of_two, of_one = tables(*demo_job[:2]), tables(demo_job[0])

@@ -105,7 +105,6 @@ def written(tmp_path_factory) -> list[Path]:
 
 @pytest.fixture
 def job(written, tmp_path) -> list[Path]:
-    """Return copies of two exports, which tests may change."""
     (tmp_path / "job").mkdir()
     return [Path(shutil.copy(path, tmp_path / "job")) for path in written[:2]]
 

@@ -78,7 +78,6 @@ def on_gpu(export: ExportWriter, pid: int) -> Any:
 
 @pytest.fixture
 def job_of(opened, tmp_path) -> Callable[..., OpenJob]:
-    """Return a function that opens an export that a test fills."""
     return lambda fill: OpenJob(opened(written(tmp_path / "filled.sqlite", fill)))
 
 

@@ -64,7 +64,6 @@ def opened_lanes(timeline) -> list[LaneIdentity]:
 
 
 def first_rank(session: Session) -> tuple[Timeline, list[LaneIdentity]]:
-    """Return the timeline of a session, and the lanes of its first rank, opened."""
     timeline = Timeline.of(OpenJob(session), Selection())
     return timeline, list(timeline.lanes(frozenset({timeline.ranks[0].task}))[0])
 

@@ -13,7 +13,6 @@ from nsystui.store.session import Session
 
 @pytest.fixture
 def export(tmp_path, original) -> Path:
-    """Return a copy of the export."""
     return shutil.copyfile(original, tmp_path / "rank0.sqlite")
 
 

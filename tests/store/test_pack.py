@@ -102,10 +102,9 @@ class TestCounts:
         with ExportWriter(tmp_path / "m.sqlite") as export:
             process = export.process(5_000)
             for number in range(3):
-                export.memcpy(
-                    process, 0, 7, 10 * number, 10 * number + 5, size=100, kind="HtoD", correlation_id=number, source=1
-                )
-                export.memset(process, 0, 7, 10 * number + 6, 10 * number + 8, size=7, correlation_id=9)
+                now = 10 * number
+                export.memcpy(process, 0, 7, now, now + 5, size=100, kind="HtoD", correlation_id=number, source=1)
+                export.memset(process, 0, 7, now + 6, now + 8, size=7, correlation_id=9)
         assert session.add(tmp_path / "m.sqlite").packed.counts["memory_ops"] == 6
         table = tables.memory_ops.c
         places = (table.operation, table.bytes, table.source_memory, table.target_memory, table.is_memset)
@@ -406,7 +405,6 @@ class TestChunks:
 
 class TestStopping:
     def left(self, session: Session) -> list[tuple[str]]:
-        """Return the tables of a session in memory."""
         return session.database.sql("SELECT table_name FROM duckdb_tables()").fetchall()
 
     @pytest.mark.campaign
