@@ -28,14 +28,9 @@ def job_files(written_once):
     return written_once("python", lambda directory: training_job(directory, ranks=4, steps=6, layers=4))
 
 
-@pytest.fixture
-def told(run, job_files, stalled):
-    return {job: run("triage", *job, "--format", "json").json for job in (tuple(job_files), tuple(stalled))}
-
-
 @pytest.mark.campaign
-def test_the_command_of_a_finding_sorts_by_a_key_of_its_json(run, told):
-    rows = [row for rows in told.values() for row in rows]
+def test_the_command_of_a_finding_sorts_by_a_key_of_its_json(run, job_files, stalled):
+    rows = [row for job in (job_files, stalled) for row in run("triage", *job, "--format", "json").json]
     assert {"straggler", "slow-steps"} <= {row["id"] for row in rows}
     sorted_by = [row["command"].split() for row in rows if row["command"] and "--sort" in row["command"]]
     assert sorted_by

@@ -218,14 +218,10 @@ def test_pinned_copies_on_the_stream_of_the_kernels_are_a_remark_below_the_thres
         told(one, "50 host-to-device copies (pinned", "50 ms", advises=("on a separate stream", "prefetch"))
 
 
-def parsed(command: str) -> None:
-    name, *flags = shlex.split(command)
-    command_parser(name).parse_args(["file.sqlite", *flags])
-
-
 def test_every_view_has_a_command():
     for view in (DIAGNOSTICS, *(view.name for home in SCREENS for view in views_of(home))):
-        parsed(Door(view).command)
+        name, *flags = shlex.split(Door(view).command)
+        command_parser(name).parse_args(["file.sqlite", *flags])
 
 
 def test_a_door_is_rendered_as_the_command_for_it():
