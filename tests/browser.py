@@ -79,7 +79,6 @@ class Browser:
             self.events.append(self._read())
 
     def value(self, expression: str) -> Any:
-        """Return the value of a JavaScript expression."""
         found = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
@@ -98,8 +97,7 @@ class Browser:
         self.send("Emulation.setEmulatedMedia", media=kind, features=features)
 
     def picture(self, path: Path) -> None:
-        found = self.send("Page.captureScreenshot")
-        path.write_bytes(base64.b64decode(found["data"]))
+        path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot")["data"]))
 
     @property
     def requests(self) -> list[str]:

@@ -17,6 +17,7 @@ import idle  # noqa: F401 - pilots wait until the program rests
 import pytest
 from hypothesis import HealthCheck, settings
 from support import session_over, shared
+from synthetic import two_process_export
 from synthetic.demo import TrainingJob
 
 from nsystui.base import resources
@@ -146,11 +147,15 @@ def demo_job(written_once) -> list[Path]:
 @pytest.fixture(scope="session")
 def demo_session(demo_job) -> Iterator[Session]:
     """Yield the demo job in a session in memory, to which tests must not add reports."""
-    session = Session()
-    for path in demo_job:
-        session.add(path)
+    session = session_over(*demo_job)
     yield session
     session.close()
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory) -> Path:
+    """Return an export of two processes with 100 kernels each, which tests must not change."""
+    return two_process_export(tmp_path_factory.mktemp("original") / "rank0.sqlite")
 
 
 @pytest.fixture(scope="session")
@@ -168,14 +173,11 @@ def dask_scheduler() -> Iterator[str]:
     quiet = {
         "distributed.scheduler.allowed-failures": 1,
         # Monitoring in an idle cluster takes a tenth of a CPU for each process.
-        "distributed.scheduler.work-stealing": False,
-        "distributed.scheduler.active-memory-manager.start": False,
-        "distributed.worker.profile.enabled": False,
-        "distributed.worker.memory.monitor-interval": "1h",
-        "distributed.admin.system-monitor.interval": "1h",
-        "distributed.admin.tick.interval": "1h",
+        "distributed.scheduler.work-stealing": False, "distributed.scheduler.active-memory-manager.start": False,
+        "distributed.worker.profile.enabled": False, "distributed.worker.memory.monitor-interval": "1h",
+        "distributed.admin.system-monitor.interval": "1h", "distributed.admin.tick.interval": "1h",
         "distributed.admin.tick.cycle": "1h",
-    }
+    }  # fmt: skip
     with (
         dask.config.set(quiet),
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,

@@ -59,26 +59,19 @@ JOBS: Final[dict[str, Callable[[Path], Any]]] = {
     "faster": TrainingJob(ranks=3, steps=3, layers=1, stall_step=1, straggler=None, stall_ms=20).write,
     "server": ServingJob(ranks=2, steps=14, layers=1).write,
     "mpi": lambda directory: [synthetic.simulation_export(directory / f"rank{n}.sqlite", rank=n) for n in range(2)],
-    "cpu": _one(synthetic.cpu_only_export),
-    "empty": _one(synthetic.empty_export),
-    "graphs": _one(synthetic.whole_graph_export),
-    "nodes": _one(synthetic.node_graph_export),
-    "payloads": _one(synthetic.payload_export),
-    "unnamed": _one(synthetic.nccl_without_nvtx_export),
-    "open": _one(synthetic.open_ranges_export),
-    "hostile": _one(synthetic.hostile_names_export),
-    "processes": _one(synthetic.two_process_export),
-    "old": _one(synthetic.old_schema_export),
-    "late": _one(synthetic.delayed_capture_export),
-    "odd": odd_inputs,
+    "cpu": _one(synthetic.cpu_only_export), "empty": _one(synthetic.empty_export),
+    "graphs": _one(synthetic.whole_graph_export), "nodes": _one(synthetic.node_graph_export),
+    "payloads": _one(synthetic.payload_export), "unnamed": _one(synthetic.nccl_without_nvtx_export),
+    "open": _one(synthetic.open_ranges_export), "hostile": _one(synthetic.hostile_names_export),
+    "processes": _one(synthetic.two_process_export), "old": _one(synthetic.old_schema_export),
+    "late": _one(synthetic.delayed_capture_export), "odd": odd_inputs,
     **{
         f"ill-{name.replace('_', '-')}": write if "folder" in write.__annotations__ else _one(write)
         for name, write in (vars(illnesses) | vars(rare_illnesses)).items()
         if getattr(write, "__annotations__", {}).get("return") == "Ill" and not name.startswith("_")
     },
-    "ill-memory-failures": _one(illnesses.full_memory, failures=3),
-    **rare_illnesses.VARIANTS,
-}
+    "ill-memory-failures": _one(illnesses.full_memory, failures=3), **rare_illnesses.VARIANTS,
+}  # fmt: skip
 """The jobs of the commands, by the name of their directory."""
 
 

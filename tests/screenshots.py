@@ -35,7 +35,6 @@ SNAPSHOTS = HERE / "tests/ui/__snapshots__/test_snapshots"
 
 
 def snapshot_path(scene: str, size: tuple[int, int]) -> Path:
-    """Return the path of a scene's accepted snapshot."""
     return SNAPSHOTS / f"test_screen_looks_as_it_was_accepted[{scene}-{size[0]}x{size[1]}].svg"
 
 
@@ -56,7 +55,6 @@ def expected(with_real: bool) -> dict[str, str]:
 
 
 async def picture(files: list[str], scene: Scene, size: tuple[int, int], directory: Path) -> str:
-    """Return the SVG of a scene."""
     app = NsystuiApp(JobSource(tuple(files), cache_in(directory)), Look(is_page_light=False))
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
@@ -65,7 +63,6 @@ async def picture(files: list[str], scene: Scene, size: tuple[int, int], directo
 
 
 def save(name: str, svg: str) -> None:
-    """Save the SVG, and a PNG of it."""
     # Without this, programs that draw the SVG drop blanks at the beginning of a line.
     svg = svg.replace("<text class", '<text xml:space="preserve" class')
     (TARGET / f"{name}.svg").write_text(svg, encoding="utf-8")

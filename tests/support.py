@@ -78,18 +78,18 @@ def nsys_tables() -> list[Path]:
     return sorted(path for path in SHARED.glob("nsys-stats*/*/*.csv") if path.parent.name in REAL_EXPORTS)
 
 
-def session_over(*paths: Path) -> Session:
+def session_over(*paths: Path, cache: Cache | None = None) -> Session:
     """Return a session over exports. Real exports, which no test changes, are read once in a run."""
-    are_real = bool(paths) and all(SHARED in path.parents for path in paths)
-    session = Session(cache=Cache(Path(os.environ["NSYSTUI_CACHE_DIR"])) if are_real else None)
+    are_real = cache is None and bool(paths) and all(SHARED in path.parents for path in paths)
+    session = Session(cache=Cache(Path(os.environ["NSYSTUI_CACHE_DIR"])) if are_real else cache)
     for path in paths:
         session.add(path)
     return session
 
 
-def open_job(*paths: Path) -> OpenJob:
+def open_job(*paths: Path, cache: Cache | None = None) -> OpenJob:
     """Return a job of exports, which the caller must close."""
-    return OpenJob(session_over(*paths))
+    return OpenJob(session_over(*paths, cache=cache))
 
 
 def packed_facts(job: Path) -> dict[int, dict[str, Any]]:
@@ -98,14 +98,13 @@ def packed_facts(job: Path) -> dict[int, dict[str, Any]]:
 
 
 def report_in(job: Path, rank: int) -> Path:
-    """Return the path of a report in a packed job."""
     (path,) = (path for path in packed_reports(job) if rank_of(path) == rank)
     return path
 
 
-def job_of(*paths: Path) -> closing[OpenJob]:
+def job_of(*paths: Path, cache: Cache | None = None) -> closing[OpenJob]:
     """Open a job of exports, which is closed at the end of the block."""
-    return closing(open_job(*paths))
+    return closing(open_job(*paths, cache=cache))
 
 
 def records(answer: Any) -> list[dict[str, Any]]:
@@ -156,8 +155,7 @@ def damage_rows(path: Path, table: str) -> None:
         child = int.from_bytes(file.read(2), "big") if head[0] == 5 else 0
         assert child, "the table fits into one page"
         file.seek((root - 1) * size + child)
-        first = int.from_bytes(file.read(4), "big")
-        file.seek((first - 1) * size)
+        file.seek((int.from_bytes(file.read(4), "big") - 1) * size)
         file.write(b"\xff" * size)
 
 

@@ -93,8 +93,7 @@ def test_the_readme_names_every_topic_and_is_short():
 
 def test_the_keys_and_the_table_of_words_are_those_of_the_program():
     assert text_of(DOCS / "keys.md") == update_docs.keys_page(), "python tests/update_docs.py"
-    table = between(DOCS / "glossary.md", "words")
-    assert table.strip() == update_docs.table_of_words(), "python tests/update_docs.py"
+    assert between(DOCS / "glossary.md", "words").strip() == update_docs.table_of_words(), "python tests/update_docs.py"
 
 
 def test_completions_are_the_columns_and_members_of_the_questions():
@@ -140,8 +139,7 @@ def test_the_config_example_is_one_and_has_every_key(tmp_path):
     (text,) = re.findall(r"<!-- config -->\n```toml\n(.*?)```", text_of(DOCS / "configuration.md"), re.DOTALL)
     path = tmp_path / "config.toml"
     path.write_text(text)
-    config = read_config(path, {"SCRATCH": "/scratch"})
-    assert config.cache_dir == "/scratch/nsystui-cache"
+    assert read_config(path, {"SCRATCH": "/scratch"}).cache_dir == "/scratch/nsystui-cache"
     assert [key for key in keys() if not re.search(rf"^(\[{key}\]|{key} =)", text, re.MULTILINE)] == []
 
 

@@ -153,8 +153,7 @@ def test_only_the_exports_know_nvidias_tables():
 def loaded_after(*steps: str) -> list[set[str]]:
     """Return the modules that a fresh Python has loaded after each step."""
     report = "print('LOADED', *sys.modules, file=sys.stderr)"
-    code = "\n".join(["import sys", *(f"{step}\n{report}" for step in steps)])
-    words = [sys.executable, "-c", code]
+    words = [sys.executable, "-c", "\n".join(["import sys", *(f"{step}\n{report}" for step in steps)])]
     done = subprocess.run(words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
     return [set(line.split()[1:]) for line in done.stderr.splitlines() if line.startswith("LOADED ")]

@@ -141,8 +141,7 @@ def test_the_two_commands_of_the_readme_work(clone, tmp_path, environ):
     """The first command is unchanged, except that it writes the demo instead of opening it, without a terminal."""
     readme = (clone / "README.md").read_text(encoding="utf-8")
     (line,) = [line for line in readme.splitlines() if line.endswith(".venv/bin/nsystui demo")]
-    python3 = Path(environ["PATH"]) / "python3"
-    python3.symlink_to(PYTHONS[0])
+    (Path(environ["PATH"]) / "python3").symlink_to(PYTHONS[0])
     told(["sh", "-euc", f"{line} --write-only --directory {tmp_path / 'job'}"], environ, cwd=clone)
     assert len(list((tmp_path / "job").glob("rank*.sqlite"))) == 4
 

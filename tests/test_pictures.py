@@ -13,8 +13,7 @@ AGAIN = "a screen has changed and its picture has not: python tests/screenshots.
 def test_every_picture_was_made_since_its_screen_changed():
     has_real = all(real_export(name).exists() for name in REAL)
     made = json.loads(MADE_FROM.read_text(encoding="utf-8"))
-    stale = [name for name, snapshot in expected(has_real).items() if made.get(name) != snapshot]
-    assert stale == [], AGAIN
+    assert [name for name, snapshot in expected(has_real).items() if made.get(name) != snapshot] == [], AGAIN
 
 
 def test_every_picture_is_there_and_no_other():
@@ -23,7 +22,6 @@ def test_every_picture_is_there_and_no_other():
 
 
 def test_the_pictures_of_the_readme_are_there():
-    readme = (HERE / "README.md").read_text(encoding="utf-8")
-    shown = re.findall(r"\]\((screenshots/[^)]+)\)", readme)
+    shown = re.findall(r"\]\((screenshots/[^)]+)\)", (HERE / "README.md").read_text(encoding="utf-8"))
     assert shown
     assert [name for name in shown if not (HERE / name).is_file()] == []

@@ -133,10 +133,8 @@ def test_a_type_checker_reads_the_types_of_answers(tmp_path):
 
 @pytest.mark.campaign
 def test_ranks_of_findings_are_lists_and_the_catalogue_is_a_frame(job):
-    found = job.triage().set_index("id")
-    assert found.ranks["straggler"] == [2]
-    catalogue = nsystui.catalogue().set_index("question")
-    assert catalogue.help["kernels"]
+    assert job.triage().set_index("id").ranks["straggler"] == [2]
+    assert nsystui.catalogue().set_index("question").help["kernels"]
 
 
 def test_types_do_not_depend_on_the_rows(job):

@@ -116,8 +116,7 @@ def test_aligned_cells_have_one_width_and_lose_nothing(values, unit):
     aligned = align_decimal(cells)
     assert len({len(cell) for cell in aligned}) <= 1
     assert [cell.replace(" ", "") for cell in aligned] == [cell.replace(" ", "") for cell in cells]
-    points = {cell.index(".") for cell in aligned if "." in cell}
-    assert len(points) <= 1
+    assert len({cell.index(".") for cell in aligned if "." in cell}) <= 1
 
 
 def test_a_layout_serves_values_that_it_has_not_seen():

@@ -32,8 +32,6 @@ class Ran:
 
 @pytest.fixture
 def run(capsys) -> Callable[..., Ran]:
-    """Return a function that runs a command in this process."""
-
     def run(*words: str | Path) -> Ran:
         try:
             status = main([str(word) for word in words])

@@ -29,14 +29,10 @@ FORMS = [
 ]  # fmt: skip
 PLANTED = ("secretproj", "carol", "gpu-a01", "10.31.2", "train.")
 KEPT = (
-    "forward/layer 3",
-    "model/layers.0/attn.c_proj",
-    "Optimizer.step#AdamW.step",
+    "forward/layer 3", "model/layers.0/attn.c_proj", "Optimizer.step#AdamW.step",
     "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096>)",
-    "void at::native::<unnamed>::reduce_kernel<(int)512, c10::Half>(T1, T2)",
-    "Storage::~Storage()",
-    "torch.log",
-)
+    "void at::native::<unnamed>::reduce_kernel<(int)512, c10::Half>(T1, T2)", "Storage::~Storage()", "torch.log",
+)  # fmt: skip
 
 NAMES = [
     "quillon", "Zephyrine", "brumaire", "OSTERHAGEN", "Þórunn", "клинок", "秘密計画", "wolkenstein", "Ahlgrím",

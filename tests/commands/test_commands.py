@@ -17,7 +17,6 @@ import synthetic
 from disks import small_disk
 from support import native, native_count
 from synthetic import two_process_export
-from synthetic.demo import TrainingJob
 
 from nsystui.commands import commands
 from nsystui.commands.diff import prepared
@@ -32,10 +31,6 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def kernels_in(path) -> int:
-    return native_count(path, "CUPTI_ACTIVITY_KIND_KERNEL")
-
-
 def instances(rows) -> int:
     return sum(int(row["Instances"]) for row in rows)
 
@@ -45,7 +40,7 @@ class TestFlags:
     def test_several_files_are_one_job_of_which_ranks_are_chosen(self, table, refused, demo_job):
         found = table("kernels", *demo_job, "--by", "rank")
         by_rank = [instances(row for row in found if row["Rank"] == str(rank)) for rank in range(4)]
-        assert by_rank == list(map(kernels_in, demo_job))
+        assert by_rank == [native_count(path, "CUPTI_ACTIVITY_KIND_KERNEL") for path in demo_job]
         assert {row["Rank"] for row in table("kernels", *demo_job, "--by", "rank", "--ranks", "1,3")} == {"1", "3"}
         assert "rank 4 is not open: the ranks are 0 to 3" in refused("kernels", *demo_job, "--ranks", "2-5")
 
@@ -239,22 +234,6 @@ def test_a_window_beyond_the_sessions_is_refused_and_one_before_the_first_event_
 TABLES = ["summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "functions", "steps"]
 
 
-@pytest.fixture(scope="session")
-def other_job(tmp_path_factory) -> list[Path]:
-    return TrainingJob(ranks=2, steps=3, layers=2, straggler=None).write(tmp_path_factory.mktemp("other"))
-
-
-@pytest.fixture
-def diff(run):
-    """Return a function that runs ``nsystui diff`` and returns its status, output and notes."""
-
-    def diff(*words):
-        done = run("diff", *words)
-        return done.status, done.out, done.err
-
-    return diff
-
-
 def test_the_dashes_between_the_jobs_may_be_followed_by_options():
     words = ["a", "b", "--top", "3", "--", "c", "d", "--format", "csv"]
     assert prepared(words) == ["a", "b", "--top", "3", "--against", "c", "d", "--format", "csv"]
@@ -277,13 +256,12 @@ def test_a_text_that_is_read_on_a_terminal_through_a_pipe_has_its_width(demo_job
 
 
 @pytest.mark.campaign
-def test_each_table_gets_a_file(demo_job, other_job, tmp_path, diff):
-    target = tmp_path / "out.csv"
-    status, _, _ = diff(demo_job[0], "--", other_job[0], "-o", target)
-    assert status == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"out_{name}.csv" for name in TABLES)
-    status, _, _ = diff(demo_job[0], "--", other_job[0], "--tables", "summary", "-o", target)
-    assert status == 0 and target.exists()
+def test_each_table_gets_a_file(run, demo_job, tmp_path):
+    (tmp_path / "out").mkdir()
+    target, jobs = tmp_path / "out/out.csv", (demo_job[0], "--", two_process_export(tmp_path / "other.sqlite"))
+    assert run("diff", *jobs, "-o", target).status == 0
+    assert sorted(path.name for path in target.parent.iterdir()) == sorted(f"out_{name}.csv" for name in TABLES)
+    assert run("diff", *jobs, "--tables", "summary", "-o", target).status == 0 and target.exists()
 
 
 @pytest.fixture
@@ -325,9 +303,6 @@ def test_ranks_that_are_not_recorded_run_the_program_alone(run, played):
     assert played(script, rank=1)[0] == ["train", "it's"]
 
 
-# The limits of --sampling-period depend on the machine, and these versions refuse --sampling-frequency.
-
-
 def test_torchrun_starts_an_nsys_for_each_rank(run, played):
     script = run("record", "--launcher", "torchrun", "--ranks", "0", "--", "train", "a b").out
     line = next(line for line in script.splitlines() if "nsys profile" in line)
@@ -351,8 +326,7 @@ NAMES = [f"rank{rank}.sqlite" for rank in range(4)]
 
 
 def test_it_writes_four_ranks_on_two_hosts_and_prints_their_paths(run, tmp_path):
-    done = run(*WORDS, tmp_path / "job")
-    assert done.out.splitlines() == [str(tmp_path / "job" / name) for name in NAMES]
+    assert run(*WORDS, tmp_path / "job").out.splitlines() == [str(tmp_path / "job" / name) for name in NAMES]
     assert sorted(os.listdir(tmp_path / "job")) == NAMES
     host = "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'"
     hosts = [text for name in NAMES for (text,) in native(tmp_path / "job" / name, host)]

@@ -106,14 +106,9 @@ def test_decode_steps_replay_their_graph_with_one_launch_each_and_the_others_lau
     calls = {row["Name"]: int(row["Num Calls"]) for row in table("api", *demo_server)}
     assert calls["cudaGraphLaunch_v10000"] == launches
     attention = Counter[tuple[str, bool]]()
+    names = "CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName WHERE value LIKE 'Batch%'"
     for path in demo_server:
-        attention.update(
-            native(
-                path,
-                "SELECT value, graphNodeId IS NOT NULL FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName"
-                " WHERE value LIKE 'Batch%'",
-            )
-        )
+        attention.update(native(path, f"SELECT value, graphNodeId IS NOT NULL FROM {names}"))
     eager, mixed = (JOB.ranks * JOB.layers * len(FAMILIES[phase]) for phase in (PREFILL, MIXED))
     assert attention == {
         ("BatchPrefillWithPagedKVCacheKernel", 0): eager + mixed,

@@ -108,8 +108,7 @@ def test_each_form_answers_as_sqlite_does(run, export, tmp_path, form):
 @pytest.mark.campaign
 def test_a_directory_means_the_forms_in_it_unless_there_are_exports(export, tmp_path):
     first, second = as_parquet(export, tmp_path), as_zip(export, tmp_path)
-    report = tmp_path / "job_rank3.nsys-rep"
-    report.touch()
+    (tmp_path / "job_rank3.nsys-rep").touch()
     assert discover([str(tmp_path)]) == [second, first]
     assert discover([str(first)]) == [first]
     shutil.copy(export, tmp_path)

@@ -21,16 +21,12 @@ WORDS = [sys.executable, "-m", "nsystui", "help"]
 KEYS = {"TERM": "xterm-256color", "LANG": "C.UTF-8", "PAGER": "cat"}
 
 
-def lines_of(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines()]
-
-
 def test_without_a_topic_it_lists_every_topic_with_its_first_line(run):
     done = run("help")
     assert (done.status, done.err) == (0, "")
     for topic in TOPICS:
         title = (DOCS / f"{topic}.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        assert any(line.split(maxsplit=1) == [topic, title] for line in lines_of(done.out)), topic
+        assert any(line.strip().split(maxsplit=1) == [topic, title] for line in done.out.splitlines()), topic
     assert max(map(len, done.out.splitlines())) <= 80
 
 
@@ -93,8 +89,7 @@ def test_a_topic_fits_into_80_columns_of_a_terminal(topic):
 @pytest.mark.campaign
 @pytest.mark.parametrize("topic", campaign.some(6, TOPICS))
 def test_a_terminal_without_utf8_gets_ascii(topic):
-    text = (DOCS / f"{topic}.md").read_text(encoding="utf-8")
-    shown = rendered(text, 80, {"TERM": "dumb", "LC_ALL": "C"}, "ascii")
+    shown = rendered((DOCS / f"{topic}.md").read_text(encoding="utf-8"), 80, {"TERM": "dumb", "LC_ALL": "C"}, "ascii")
     assert shown.isascii()
     assert max(map(len, shown.splitlines())) <= 80
 

@@ -436,5 +436,4 @@ def test_work_outside_of_steps_is_said(run, tmp_path):
     said = "30 µs of GPU work, 33.3 % of all, was launched outside of steps"
     assert said in run("steps", path).err
     assert said in run("ranks", path).err
-    inside = write(tmp_path / "inside.json", events[2:-2])
-    assert "outside of steps" not in run("steps", inside).err
+    assert "outside of steps" not in run("steps", write(tmp_path / "inside.json", events[2:-2])).err

@@ -249,8 +249,7 @@ def test_flags_beat_the_environment_which_beats_the_file(home):
     assert limits_of(parsed("open", ["a.sqlite", "--jobs", "2"], both), both).threads == 2
     cache = default_cache(parsed("open", ["a.sqlite"], both).config, both)
     assert (cache.directory, cache.cap) == (Path("/other"), 1 << 30)
-    flags = ["a.sqlite", "--clock", "own", "--mouse", "--no-ascii", "--color"]
-    opened = parsed("open", flags, environ)
+    opened = parsed("open", ["a.sqlite", "--clock", "own", "--mouse", "--no-ascii", "--color"], environ)
     assert (opened.opening.clock, opened.screen.mouse, opened.screen.ascii, opened.screen.color) == (
         "own", True, False, True,
     )  # fmt: skip

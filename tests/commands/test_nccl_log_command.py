@@ -24,11 +24,6 @@ def log(tmp_path) -> Path:
     return path
 
 
-@pytest.fixture
-def found(records, log):
-    return lambda *words: {block["table"]: block["rows"] for block in records("nccl-log", log, *words)}
-
-
 class TestTables:
     def test_several_tables_go_to_a_file_each(self, run, log, tmp_path):
         assert run("nccl-log", log, "--tables", "ops,sizes", "-o", tmp_path / "out.parquet").status == 0
@@ -106,9 +101,10 @@ class TestInspector:
         assert "3 calls in 4 lines; 1 more could not be read (1 of NCCL Inspector: cut" in told
         assert "no record of 2 collectives" in told and "no calls" not in told
 
-    def test_records_beside_a_debug_log_do_not_count_twice(self, found, tmp_path):
+    def test_records_beside_a_debug_log_do_not_count_twice(self, records, log, tmp_path):
         (tmp_path / "n1-pid1.log").write_text(record(0))
-        tables = found(tmp_path / "n1-pid1.log", "--tables", "ops,inspector,lines")
+        found = records("nccl-log", log, tmp_path / "n1-pid1.log", "--tables", "ops,inspector,lines")
+        tables = {block["table"]: block["rows"] for block in found}
         assert [row["calls"] for row in tables["ops"]] == [6]
         assert [row["calls"] for row in tables["inspector"]] == [1]
         assert {"what": "calls of NCCL Inspector", "number": 1} in tables["lines"]

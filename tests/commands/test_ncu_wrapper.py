@@ -71,20 +71,15 @@ def test_a_wrapper_without_a_rank_stops_and_says_which_launcher_sets_it(run, dem
     assert "SLURM_PROCID" in ran.stderr and "srun" in ran.stderr
 
 
-@pytest.fixture
-def hostile(tmp_path) -> Path:
-    """Return a rank of an Open MPI job whose kernel, host and program have characters special to a shell."""
+def test_a_hostile_name_stays_one_word_of_the_script(run, start, tmp_path):
+    """A rank of an Open MPI job, whose kernel, host and program have characters special to a shell."""
     path = tmp_path / "rank.sqlite"
     name = 'void it\'s<"$(touch HACKED)">`touch HACKED`(int)\n touch HACKED; é *'
     with ExportWriter(path, session=CaptureSession(environment={"OMPI_COMM_WORLD_RANK": "5"})) as writer:
         writer.gpu(0)
         process = writer.process(5_000, "/opt/my app\n touch HACKED")
         writer.kernel(process, 0, 7, 1_000, 2_000, name=name, short=name, mangled=None, correlation_id=1)
-    return path
-
-
-def test_a_hostile_name_stays_one_word_of_the_script(run, hostile, start, tmp_path):
-    done = run("ncu", hostile, "--wrapper", "--launcher", "openmpi", "--section", "it's `touch HACKED`")
+    done = run("ncu", path, "--wrapper", "--launcher", "openmpi", "--section", "it's `touch HACKED`")
     assert done.status == 0, done.err
     rank = done.out.partition(") exec ncu")[0].split()[-1]
     ran = start(done.out, "my app", OMPI_COMM_WORLD_RANK=rank)
@@ -113,14 +108,7 @@ def test_the_launcher_is_the_one_whose_variable_held_every_rank(ranks, launcher)
 LAUNCHES = (
     ("void gemm<(int)4>(float *)", "gemm", "_Z4gemmILi4EEvPf", 100, 10, 7),
     ("void gemm<(int)8>(float *)", "gemm", "_Z4gemmILi8EEvPf", 200, 20, 7),
-    (
-        "void gemm<(int)4>(float *)",
-        "gemm",
-        "_Z4gemmILi4EEvPf",
-        150,
-        50,
-        13,
-    ),  # launched last, but begins before the next
+    ("void gemm<(int)4>(float *)", "gemm", "_Z4gemmILi4EEvPf", 150, 50, 13),  # launched last, begins before the next
     ("void gemm<(int)4>(float *)", "gemm", "_Z4gemmILi4EEvPf", 300, 40, 7),
     ("axpy(float *)", "axpy", "_Z4axpyPf", 400, 60, 7),
     ("axpy(float *)", "axpy", "_Z4axpyPf", 500, None, 7),

@@ -67,8 +67,7 @@ def test_a_table_ends_after_a_screenful_and_says_how_many_rows_there_are(on_term
 
 def test_wide_has_every_column_and_a_pipe_has_everything(on_terminal, demo_job, run):
     piped = run("kernels", *demo_job).out.splitlines()
-    wide = on_terminal("kernels", *demo_job, "--wide", "--top", "100")
-    assert wide[: len(piped)] == piped
+    assert on_terminal("kernels", *demo_job, "--wide", "--top", "100")[: len(piped)] == piped
 
 
 def test_notes_break_between_words_and_stand_after_the_last_table(on_terminal, demo_job):

@@ -126,8 +126,7 @@ def test_reports_of_several_per_task_and_medians_of_different_values(run, dask_s
     monkeypatch.setattr(on_dask, "_TASKS_PER_THREAD", 1)
     for words in (["kernels", "--format", "csv"], ["stats", "-r", "cuda_api_sum", "--format", "csv"]):
         on_cluster = run(words[0], "--dask", dask_scheduler, packed, *words[1:])
-        here = run(words[0], *exports, *words[1:])
-        assert (on_cluster.status, on_cluster.out) == (0, here.out)
+        assert (on_cluster.status, on_cluster.out) == (0, run(words[0], *exports, *words[1:]).out)
 
 
 @pytest.mark.campaign
@@ -149,8 +148,7 @@ def test_a_question_that_offers_a_cluster_takes_it_and_another_does_not_know_it(
 @pytest.mark.campaign
 def test_a_scheduler_file_and_a_file_to_write(run, dask_scheduler, packed, tmp_path):
     (tmp_path / "scheduler.json").write_text(json.dumps({"address": dask_scheduler}))
-    done = run("ranks", "--dask", tmp_path / "scheduler.json", packed, "-o", tmp_path / "ranks.json")
-    assert done.status == 0
+    assert run("ranks", "--dask", tmp_path / "scheduler.json", packed, "-o", tmp_path / "ranks.json").status == 0
     assert [row["rank"] for row in json.loads((tmp_path / "ranks.json").read_text())] == [0, 1, 2, 3]
 
 
@@ -190,7 +188,6 @@ def test_a_cluster_without_workers(run, packed, monkeypatch):
 
 @pytest.fixture
 def session(packed, dask_scheduler) -> Iterator[Session]:
-    """Yield the packed job with the workers of the cluster."""
     with closing(Session()) as session:
         for report in sorted(packed_reports(packed)):
             session.add(report)

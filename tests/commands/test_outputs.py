@@ -276,8 +276,7 @@ def test_points_of_the_bandwidth_are_the_medians_of_the_sizes(run, demo_job):
             drawn.add((match[1], match[2], float(match[3])))
     assert len(drawn) == len(expected)
     for one in drawn:
-        near = [other[2] for other in expected if other[:2] == one[:2]]
-        assert near == [pytest.approx(one[2], rel=1e-3)]
+        assert [other[2] for other in expected if other[:2] == one[:2]] == [pytest.approx(one[2], rel=1e-3)]
 
 
 def test_a_drawing_never_replaces_a_file_unasked(run, demo_job, tmp_path):

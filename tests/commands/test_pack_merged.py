@@ -152,8 +152,7 @@ def readable(job: Path) -> dict[int, int]:
 
 def test_processes_that_pack_and_merge_at_once(demo_job, tmp_path):
     job = tmp_path / "job"
-    running = [start(path, "-o", job) for path in demo_job]
-    for process in running:
+    for process in [start(path, "-o", job) for path in demo_job]:
         assert process.communicate()[1] == "" and process.returncode == 0
     pack(*demo_job, "-o", job)
     assert kernels(job) == counted(job) == readable(job) and packed_facts(job).keys() == {0, 1, 2, 3}

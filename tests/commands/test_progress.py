@@ -24,8 +24,7 @@ class Terminal(io.StringIO):
 def screen_of(text: str) -> list[str]:
     """Return the lines of a terminal after ``text``."""
     screen = pyte.Screen(80, 4)
-    stream = pyte.Stream(screen)
-    stream.feed(text.replace("\n", "\r\n"))
+    pyte.Stream(screen).feed(text.replace("\n", "\r\n"))
     return [line.rstrip() for line in screen.display]
 
 
@@ -171,5 +170,4 @@ def test_a_quick_command_does_not_import_rich():
             line.show(lambda: "reading", 5)
         print("rich" in sys.modules)
     """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -86,8 +86,7 @@ class TestGivenAgain:
     def test_in_another_format_and_unit(self, run, export, opened, tmp_path):
         run(*SUM, export)
         words = ("stats", "-r", "cuda_gpu_kern_sum", "--timeunit", "us", export)
-        saved = run(*words, "-o", tmp_path / "out.json")
-        assert saved.status == 0
+        assert run(*words, "-o", tmp_path / "out.json").status == 0
         assert opened == ["opened"]
         run(*words, "--no-cache", "-o", tmp_path / "again.json")
         assert (tmp_path / "out.json").read_text() == (tmp_path / "again.json").read_text()

@@ -57,29 +57,24 @@ def script(capsys, tmp_path_factory):
 
 LINES = [
     # Typed text, some words that are offered, some that are not.
-    ("nsystui tri", ["triage"], ["kernels"]),
-    ("nsystui kernels --na", ["--names"], ["--nccl-log"]),
+    ("nsystui tri", ["triage"], ["kernels"]), ("nsystui kernels --na", ["--names"], ["--nccl-log"]),
     ("nsystui kernels --names s", ["short"], ["full"]),
     ("nsystui triage --clock ", ["collectives", "utc", "own"], ["rank0.sqlite"]),
     ("nsystui stats -r cuda_gpu_kern_s", ["cuda_gpu_kern_sum"], ["osrt_sum"]),
     ("nsystui stats -r osrt_sum,cuda_gpu_kern_s", ["osrt_sum,cuda_gpu_kern_sum"], ["osrt_sum"]),
     ("nsystui recipe nccl_gpu_t", ["nccl_gpu_time_util_map"], ["cuda_gpu_kern_sum"]),
-    ("nsystui kernels ra", ["rank0.sqlite"], ["ranks"]),
-    ("nsystui ra", ["rank0.sqlite", "ranks"], ["triage"]),
+    ("nsystui kernels ra", ["rank0.sqlite"], ["ranks"]), ("nsystui ra", ["rank0.sqlite", "ranks"], ["triage"]),
     ("nsystui pack -o re", ["results"], ["rank0.sqlite"]),
     ("nsystui --print-completion ", ["bash", "zsh", "fish"], ["triage"]),
-    ("nsystui rank0.sqlite --asc", ["--ascii"], ["--names"]),
-    ("nsystui nccl-log --ta", ["--tables"], ["--clock"]),
-    ("nsystui kernels --by rank,fam", ["rank,family"], ["rank"]),
-    ("nsystui kernels --sort to", ["total_ns"], ["name"]),
+    ("nsystui rank0.sqlite --asc", ["--ascii"], ["--names"]), ("nsystui nccl-log --ta", ["--tables"], ["--clock"]),
+    ("nsystui kernels --by rank,fam", ["rank,family"], ["rank"]), ("nsystui kernels --sort to", ["total_ns"], ["name"]),
     ("nsystui triage --explain idle-g", ["idle-gaps"], ["straggler"]),
     ("nsystui triage --set gap_", ["gap_ms=", "gap_percent="], ["churn_calls="]),
     ("nsystui recipe gpu_gaps ra", ["rank0.sqlite"], ["ranks"]),
     ("nsystui triage a.sqlite --baseline ra", ["rank0.sqlite"], ["ranks"]),
     ("nsystui diff a.sqlite -- b.sqlite --na", ["--names"], ["rank0.sqlite"]),
-    ("nsystui help nu", ["numbers"], ["rank0.sqlite"]),
-    ("nsystui --v", ["--version"], ["--names"]),
-]
+    ("nsystui help nu", ["numbers"], ["rank0.sqlite"]), ("nsystui --v", ["--version"], ["--names"]),
+]  # fmt: skip
 
 BASH = """
 source {script}
@@ -149,19 +144,13 @@ os.close(screen)
     ("nsystui stats -r osrt_sum,cuda_gpu_kern_gb_s", "osrt_sum,cuda_gpu_kern_gb_sum"),
     ("nsystui recipe nccl_gpu_ti", "nccl_gpu_time_util_map"),
     ("nsystui kernels rank0", "rank0.sqlite"),
-    ("nsystui rank0.sqlite --asci", "--ascii"),
+    ("nsystui rank0.sqlite --asci", "--ascii"), ("nsystui help ", ""), ("nsystui kernels --sort ", ""),
 ])  # fmt: skip
-def test_zsh_completes(script, typed, tmp_path, line, offered):
+def test_zsh_completes_and_shows_no_description_where_there_is_none(script, typed, tmp_path, line, offered):
     needed("zsh")
     done = typed(["python3", "-c", ZSH, str(tmp_path), str(script("zsh")), line])
     assert offered in done.stdout.replace("\a", ""), done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("line", ["nsystui help ", "nsystui kernels --sort "])
-def test_zsh_shows_no_description_where_there_is_none(script, typed, tmp_path, line):
-    needed("zsh")
-    done = typed(["python3", "-c", ZSH, str(tmp_path), str(script("zsh")), line])
-    assert " -- " not in done.stdout, done.stdout
+    assert offered or " -- " not in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize(
@@ -227,8 +216,7 @@ def examples(text):
 @pytest.mark.parametrize("name", ["", *EVERY])
 def test_the_examples_of_the_help_are_command_lines(monkeypatch, name):
     """The named command parses each line, and stops before it runs."""
-    text = top_parser().format_help() if not name else command_parser(name).epilog
-    lines = examples(text)
+    lines = examples(top_parser().format_help() if not name else command_parser(name).epilog)
     assert lines, "no examples"
     asked = []
     monkeypatch.setattr(
@@ -248,5 +236,4 @@ def test_the_examples_of_the_help_are_command_lines(monkeypatch, name):
         except SystemExit as end:
             assert not end.code, words  # --list-reports prints and ends
     if name:
-        named = {command for command, _ in asked}
-        assert name in named or name == "recipe"
+        assert name in {command for command, _ in asked} or name == "recipe"

@@ -93,16 +93,14 @@ class TestTimeUnit:
 
 class TestBlocks:
     def test_files_get_the_names_of_their_reports(self, run, demo_job, tmp_path):
-        target = tmp_path / "out.csv"
-        done = run("stats", "-r", f"{SUM}:base,{SIZES}", demo_job[0], "-o", target)
+        done = run("stats", "-r", f"{SUM}:base,{SIZES}", demo_job[0], "-o", tmp_path / "out.csv")
         assert (done.status, done.out) == (0, "")
         assert sorted(path.name for path in tmp_path.iterdir()) == [f"out_{SUM}_base.csv", f"out_{SIZES}.csv"]
 
     def test_a_file_that_is_there_is_not_overwritten(self, run, demo_job, tmp_path):
         taken = tmp_path / f"out_{SIZES}.csv"
         taken.write_text("mine")
-        done = run("stats", "-r", f"{SUM},{SIZES}", demo_job[0], "-o", tmp_path / "out.csv")
-        assert done.status != 0
+        assert run("stats", "-r", f"{SUM},{SIZES}", demo_job[0], "-o", tmp_path / "out.csv").status != 0
         assert taken.read_text() == "mine"
 
     def test_parquet_holds_the_same_rows(self, run, demo_job, tmp_path):

@@ -131,13 +131,12 @@ def test_a_cache_directory_of_any_text_is_one_line_or_a_cache(run, demo_job, tmp
 
 
 KINDS = {
-    "a file": lambda path: path.write_text("mine"),
-    "a pipe": os.mkfifo,
+    "a file": lambda path: path.write_text("mine"), "a pipe": os.mkfifo,
     "a link to a file": lambda path: path.symlink_to(__file__),
     "a link to a device": lambda path: path.symlink_to("/dev/null"),
     "a link to nothing": lambda path: path.symlink_to("nowhere"),
     "a link to itself": lambda path: path.symlink_to(path),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", campaign.first(2, KINDS))

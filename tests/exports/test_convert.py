@@ -103,12 +103,8 @@ def test_an_export_made_before_is_used_until_it_or_the_report_changes(tmp_path, 
 def test_an_export_that_another_program_made_meanwhile_is_used_and_not_replaced(tmp_path, report, fake_nsys):
     fake_nsys(WORKS, "sleep 0.$(($$ % 4))")
     with ThreadPoolExecutor(4) as programs:
-        inodes = [job.result() for job in [programs.submit(inode_of_conversion, report, tmp_path) for _ in range(4)]]
-    assert len(set(inodes)) == 1
-
-
-def inode_of_conversion(report: Path, tmp_path: Path) -> int:
-    return convert(report, tmp_path / "cache").stat().st_ino
+        conversions = [programs.submit(convert, report, tmp_path / "cache") for _ in range(4)]
+        assert len({conversion.result().stat().st_ino for conversion in conversions}) == 1
 
 
 def test_reports_of_one_name_do_not_meet(tmp_path, fake_nsys):

@@ -59,8 +59,7 @@ NAMES = {
 
 @pytest.mark.parametrize("files", NAMES)
 def test_names_tell_the_reports_apart(tmp_path, files):
-    paths = [tmp_path / name for name in files.split()]
-    assert list(names_of(paths).values()) == NAMES[files].split()
+    assert list(names_of([tmp_path / name for name in files.split()]).values()) == NAMES[files].split()
 
 
 @pytest.mark.parametrize("name", ["rank²", "1²2", "٣", "", "٣²", "9" * 200])

@@ -99,8 +99,7 @@ def test_sqlite_reads_a_table_with_rules_of_its_own(tmp_path, columns):
 
 @pytest.mark.parametrize("failing", ["opened", "LeafPages._read"])
 def test_what_a_disk_does_not_return_is_left_to_sqlite(tmp_path, monkeypatch, failing):
-    path = made(tmp_path / "made")
-    pages = leaf_pages(path, "t")
+    pages = leaf_pages(made(tmp_path / "made"), "t")
 
     def fails(*_):
         raise OSError(errno.EIO, "Input/output error")

@@ -10,7 +10,7 @@ from typing import Any
 
 import campaign
 import pytest
-from support import edit, native
+from support import edit, native, session_over
 from synthetic import (
     ExportWriter,
     all_tables_export,
@@ -198,9 +198,7 @@ class TestSecrets:
     def test_nothing_that_is_kept_holds_the_secret(self, demo_job, tmp_path):
         assert all(PLANTED_SECRET.encode() in path.read_bytes() for path in demo_job), "the demo has lost its secret"
         cache = tmp_path / "cache"
-        session = Session(cache=Cache(cache))
-        for path in demo_job:
-            session.add(path)
+        session = session_over(*demo_job, cache=Cache(cache))
         everything = [value for table in tables.METADATA.tables.values() for value in session.rows(table.select())]
         session.close()
         assert PLANTED_SECRET not in repr(everything)

@@ -48,7 +48,6 @@ def simulation(opened, tmp_path) -> Callable[..., Session]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory) -> Iterator[Session]:
-    """Yield the unchanged simulation."""
     with closing(Session()) as session:
         session.add(simulation_export(tmp_path_factory.mktemp("plain") / "rank0.sqlite", "3.28.1"))
         yield session

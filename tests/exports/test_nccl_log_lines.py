@@ -250,8 +250,7 @@ class TestStreaming:
         assert found[0].signature is found[1].signature
 
     def test_a_file_without_line_ends_is_read_in_pieces(self):
-        stream = io.BytesIO(b"\0" * (3 * LONGEST_LINE))
-        assert max(map(len, blocks(stream.read))) <= LONGEST_LINE + BLOCK
+        assert max(map(len, blocks(io.BytesIO(b"\0" * (3 * LONGEST_LINE)).read))) <= LONGEST_LINE + BLOCK
 
     def test_what_is_remembered_is_forgotten_in_time(self, monkeypatch):
         monkeypatch.setattr("nsystui.exports.nccl_log.lines._MAX_CACHED", 10)
@@ -373,22 +372,13 @@ OTHERS = (
 
 calls_in = st.builds(
     "{}n{}:{}:7 [{}] NCCL INFO {}: opCount {:x} sendbuff 0x7f{:x} recvbuff {} count {} datatype {} op 0 root {} "
-    "comm 0x55aa{:x} [nranks={}] stream 0x55bb{}".format,
-    st.sampled_from(TORN_PREFIXES),
-    st.integers(0, 12),
-    st.integers(1, 99999),
-    st.integers(0, 7),
+    "comm 0x55aa{:x} [nranks={}] stream 0x55bb{}".format, st.sampled_from(TORN_PREFIXES), st.integers(0, 12),
+    st.integers(1, 99999), st.integers(0, 7),
     st.sampled_from(("AllReduce", "Reduce", "ReduceScatter", "Gather", "AllGather", "Send", "Broadcast")),
-    st.integers(0, 2**20),
-    st.integers(0, 2**20),
-    st.sampled_from(("0x7f20", "(nil)", "0x7f20 acc (nil)")),
-    st.integers(0, 2**40),
-    st.integers(0, 12),
-    st.integers(0, 15),
-    st.integers(0, 2**16),
-    st.integers(2, 128),
+    st.integers(0, 2**20), st.integers(0, 2**20), st.sampled_from(("0x7f20", "(nil)", "0x7f20 acc (nil)")),
+    st.integers(0, 2**40), st.integers(0, 12), st.integers(0, 15), st.integers(0, 2**16), st.integers(2, 128),
     st.sampled_from(("", " task 0 globalrank 5")),
-)
+)  # fmt: skip
 lines = calls_in | st.sampled_from(OTHERS)
 
 

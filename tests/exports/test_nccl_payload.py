@@ -52,8 +52,7 @@ def blob(call: int, payload: bytes, domain: int = 1) -> bytes:
 def test_values_are_read_by_label_through_the_schema_tables():
     labels = decode_blob(SCHEMAS, 1, blob(9, struct.pack("<QQi4x", HASH, 1 << 20, 3)))
     assert labels == {COMM: HASH, BYTES: 1 << 20, "Peer rank": 3}
-    call = interpret(labels)
-    assert call == NcclCall(1 << 20, "0xcafebabedeadbeef", 3, None, None, None, None, None, "payload")
+    assert interpret(labels) == NcclCall(1 << 20, "0xcafebabedeadbeef", 3, None, None, None, None, None, "payload")
 
     reduce_scatter = interpret(decode_blob(SCHEMAS, 1, blob(7, struct.pack("<QQi4x", 1, 64, 4))) or {})
     assert (reduce_scatter.message_size, reduce_scatter.communicator, reduce_scatter.reduction) == (64, "0x1", "Avg")
@@ -130,21 +129,18 @@ def test_without_schema_tables_nccls_own_structs_are_known(call, layout, values,
 def test_what_is_ambiguous_is_not_guessed():
     sizes = [entry_row(4, 0, SIZE, BYTES, None)]
     own = (
-        ("another size", NO_SCHEMAS, blob(5, bytes(20))),
-        ("an unknown call", NO_SCHEMAS, blob(99, bytes(16))),
+        ("another size", NO_SCHEMAS, blob(5, bytes(20))), ("an unknown call", NO_SCHEMAS, blob(99, bytes(16))),
         ("no id of NCCL's", NO_SCHEMAS, struct.pack("<QQQQ", 1, 5, 16, 32) + bytes(16)),
-        (
-            "two processes define one id differently",
-            PayloadSchemas.from_rows([schema_row(4, 16)], [entry_row(4, 0, UINT64, COMM, None), *sizes]),
-            blob(4, bytes(16)),
-        ),
+        ("two processes define one id differently",
+         PayloadSchemas.from_rows([schema_row(4, 16)], [entry_row(4, 0, UINT64, COMM, None), *sizes]),
+         blob(4, bytes(16))),
         (
             "two processes define two sizes",
             PayloadSchemas.from_rows([schema_row(4, 16), schema_row(4, 8)], sizes),
             blob(4, bytes(16)),
         ),
         ("a union", PayloadSchemas.from_rows([schema_row(4, 8, kind=3)], sizes), blob(4, bytes(8))),
-    )
+    )  # fmt: skip
     for what, schemas, payload in own:
         assert decode_blob(schemas, 1, payload) is None, what
 
@@ -237,8 +233,7 @@ def test_the_text_of_an_instrumented_nccl():
     reduce = "ncclReduce(): commHash 0x1, stream 0x5, data_size 8, type_size 4, red_op 3, root 2, pid 7"
     assert parse_instrumented(reduce) == NcclCall(8, "0x1", None, 2, "Min", None, None, None, "instrumented", "4-byte")
     send = "ncclSend(): commHash 0x1, stream (nil), data_size 8, type_size 4, receiver_rank 3, pid 7"
-    receive = send.replace("Send", "Recv").replace("receiver", "sender")
-    assert parse_instrumented(send) == parse_instrumented(receive)
+    assert parse_instrumented(send) == parse_instrumented(send.replace("Send", "Recv").replace("receiver", "sender"))
     assert (parse_instrumented(send) or NOTHING).peer == 3
     for other in ("ncclAllReduce", "ncclAllReduce(): ", "nccl:all_reduce", "forward(): data_size 3", "", None):
         assert parse_instrumented(other) is None  # type: ignore[arg-type]
@@ -255,7 +250,6 @@ def test_the_schemas_of_a_real_export():
         )
     assert len(schemas.layouts) == 8
     for call in (2, 4, 6, 7, 9, 10, 11, 14):
-        size = {4: 16, 14: 8}.get(call, 24)
-        payload = blob(call, bytes(range(1, size + 1)))
+        payload = blob(call, bytes(range(1, {4: 16, 14: 8}.get(call, 24) + 1)))
         # The tables agree with NCCL's header.
         assert decode_blob(schemas, 1, payload) == decode_blob(NO_SCHEMAS, 1, payload) is not None

@@ -109,7 +109,6 @@ class TestStillBeingWritten:
 
 
 def shell_words(command: str) -> list[str]:
-    """Return the words of a command as a shell splits it."""
     return os.popen(f"printf '%s\\n' {command}").read().splitlines()
 
 
@@ -232,20 +231,17 @@ class TestSchema:
         "a table of the user": ["CREATE TABLE notes (a TEXT)", "INSERT INTO notes VALUES ('mine')"],
         "a table without rowids": ["CREATE TABLE w (k TEXT PRIMARY KEY) WITHOUT ROWID", "INSERT INTO w VALUES ('x')"],
         "a name with quotes": ['CREATE TABLE "a ""quoted"" name; --" ("end" INT)'],
-        "a column": [
-            "ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME ADD COLUMN name TEXT",
-            "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET name = 'cudaLaunchKernel'",
-        ],
+        "a column": ["ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME ADD COLUMN name TEXT",
+                     "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET name = 'cudaLaunchKernel'"],
         "an index": ["CREATE INDEX _nsysai_k ON CUPTI_ACTIVITY_KIND_KERNEL (start)"],
         "a view": ["CREATE VIEW broken AS SELECT * FROM no_such_table"],
         "full text search": ["CREATE VIRTUAL TABLE words USING fts5(text)", "INSERT INTO words VALUES ('x')"],
         "an rtree": ["CREATE VIRTUAL TABLE boxes USING rtree(id, a, b)", "INSERT INTO boxes VALUES (1, 2, 3)"],
         "statistics": ["ANALYZE"],
-        "a virtual table whose module is not here": [
-            "PRAGMA writable_schema = ON",
-            "INSERT INTO sqlite_master VALUES ('table', 'v', 'v', 0, 'CREATE VIRTUAL TABLE v USING elsewhere(a)')",
-        ],
-    }
+        "a virtual table whose module is not here":
+            ["PRAGMA writable_schema = ON",
+             "INSERT INTO sqlite_master VALUES ('table', 'v', 'v', 0, 'CREATE VIRTUAL TABLE v USING elsewhere(a)')"],
+    }  # fmt: skip
 
     @pytest.mark.parametrize("what", STRANGE)
     def test_what_is_there_besides_is_tolerated(self, export, session, what):
@@ -285,7 +281,6 @@ def streamed(tmp_path, monkeypatch) -> Path:
 
 
 def summed(streamed: Path, watch: object) -> int:
-    """Return DuckDB's sum of all numbers."""
     with ArrowReader(streamed) as reader, closing(duckdb.connect()) as connection:
         handle = reader.stream("SELECT rowid AS row_id, CAST(number AS INTEGER) AS number FROM events")
         stream = WatchedStream(handle, ["row_id", "number"], watch)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import program
 import pytest
-import synthetic
 
 
 @pytest.fixture(params=["few", pytest.param("all", marks=pytest.mark.campaign)])
@@ -18,12 +17,6 @@ def asked(request) -> list[tuple[str, ...]]:
 def whole(request) -> bool:
     """Return whether exports are packed, or read column by column."""
     return bool(request.param)
-
-
-@pytest.fixture(scope="package")
-def original(tmp_path_factory) -> Path:
-    """Return an export of two processes, which tests must not change."""
-    return synthetic.two_process_export(tmp_path_factory.mktemp("original") / "rank0.sqlite")
 
 
 @pytest.fixture

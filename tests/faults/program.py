@@ -101,12 +101,10 @@ def answered(*words: str | Path) -> Ran:
 
 
 def rows(*words: str | Path) -> list[dict[str, str]]:
-    """Return the rows of a command that answers."""
     return rows_of(answered(*words, "--format", "csv"))
 
 
 def rows_of(ran: Ran) -> list[dict[str, str]]:
-    """Return the rows of CSV."""
     return list(csv.DictReader(io.StringIO(ran.out)))
 
 

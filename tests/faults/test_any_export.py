@@ -27,8 +27,7 @@ def written(path: Path, choose: st.DataObject) -> Path:
     """Write an export of some schema version with a few rows in each table, without some tables and columns."""
     label = choose.draw(st.sampled_from(list(SCHEMAS)))
     version = SCHEMAS[label].version
-    make = choose.draw(st.sampled_from([synthetic.old_schema_export, synthetic.all_tables_export]))
-    make(path, label)
+    choose.draw(st.sampled_from([synthetic.old_schema_export, synthetic.all_tables_export]))(path, label)
     number = st.sampled_from([0, 1, 7, 59, 60, 75, 1_000, 50_000, 1_000_000, 1 << 24, (5_000 << 24) | 5_000, 1 << 40])
     with closing(sqlite3.connect(path)) as connection:
         there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}

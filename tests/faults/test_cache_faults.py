@@ -170,8 +170,7 @@ class TestKilled:
         """Every n-th change or write. Answers are right, or their absence is explained; the next run completes all."""
         place, step, exports = tmp_path / "cache", campaign.step(step), [export]
         if how not in ("kill", "fail") or words.startswith("pack"):
-            ranks = 1 + words.startswith("pack")
-            exports = synthetic.training_job(tmp_path / "small", ranks=ranks, steps=1, layers=1)
+            exports = synthetic.training_job(tmp_path / "small", ranks=1 + words.startswith("pack"), steps=1, layers=1)
         command, *rest = words.replace("PLACE", str(place)).split()
         done = program.alone(FAULTS, place, str(step), how, command, *exports, *rest)
         assert done.returncode == 0, done.stderr

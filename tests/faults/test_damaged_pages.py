@@ -202,8 +202,7 @@ class TestExactDamage:
         assert said_of(path, whole=True).startswith("SQLite cannot read it")
 
     def test_a_table_whose_name_is_damaged_in_one_of_two_places(self, export):
-        data = export.read_bytes()
-        place = data.index(b"CREATE TABLE " + RUNTIME.encode())
+        place = export.read_bytes().index(b"CREATE TABLE " + RUNTIME.encode())
         self.patch(export, place + len("CREATE TABLE CUPTI"), b"X")
         assert "malformed database schema" in said_of(export, whole=True)
 

@@ -23,8 +23,7 @@ def _rows(path: Path, *words: str) -> tuple[list[dict[str, str]], str]:
 
 @pytest.mark.parametrize("depth", [60, pytest.param(12_000, marks=pytest.mark.campaign)])
 def test_every_level_of_a_deep_chain_has_a_row_and_its_path_tells_how_deep_it_is(tmp_path, depth):
-    path = synthetic.deep_nvtx_export(tmp_path / "deep.sqlite", depth=depth)
-    rows, said = _rows(path, "nvtx")
+    rows, said = _rows(synthetic.deep_nvtx_export(tmp_path / "deep.sqlite", depth=depth), "nvtx")
     assert [int(row["Level"]) for row in rows] == list(range(depth)) and "left out" not in said
     names = [f"level {number}" for number in range(depth)]
     assert rows[31]["Path"] == " › ".join(names[:32])
@@ -34,8 +33,7 @@ def test_every_level_of_a_deep_chain_has_a_row_and_its_path_tells_how_deep_it_is
 
 @pytest.mark.parametrize("report", ["nvtx_pushpop_trace", "nvtx_gpu_proj_trace"])
 def test_the_stack_of_a_deep_range_has_the_innermost_levels_and_parents_lead_to_all(tmp_path, report):
-    path = synthetic.deep_nvtx_export(tmp_path / "deep.sqlite", depth=150)
-    rows, said = _rows(path, "stats", "-r", report)
+    rows, said = _rows(synthetic.deep_nvtx_export(tmp_path / "deep.sqlite", depth=150), "stats", "-r", report)
     assert "ranges are nested 150 levels deep: RangeStack has the 100 innermost" in said
     by_level = sorted(rows, key=lambda row: int(row["Lvl"]))
     ids = [row["RangeId"] for row in by_level]

@@ -134,16 +134,11 @@ def test_files_that_are_no_exports_and_words_that_make_no_sense(job, log, tmp_pa
         *(("kernels", path) for path in (bad, f"{bad}x", tmp_path / "\x1b[5m*", bad.with_suffix(".nsys-rep"))),
         *(("kernels", job[0], flag, "/[\x1b[5m/") for flag in ("--sort", "--filter", "--time", "--ranks", "--x\x1b")),
         *(("kernels", job[0], "--config", path) for path in (config, other, tmp_path / "\x1b")),
-        *(("nccl-log", *logs) for logs in ((bad, log), (f"{log}x",))),
-        ("kernels", job[0], "-o", f"{bad}.csv\x1b"),
-        ("recipe", "\x1b[5m"),
-        ("stats", "-r", "\x1b[5m", job[0]),
-        ("\x1b[5m",),
-        ("--\x1b",),
-        ("nccl", job[0], "--nccl-log", log),
-        ("export", "--trace", "x\x1b", job[0]),
+        *(("nccl-log", *logs) for logs in ((bad, log), (f"{log}x",))), ("kernels", job[0], "-o", f"{bad}.csv\x1b"),
+        ("recipe", "\x1b[5m"), ("stats", "-r", "\x1b[5m", job[0]), ("\x1b[5m",), ("--\x1b",),
+        ("nccl", job[0], "--nccl-log", log), ("export", "--trace", "x\x1b", job[0]),
         ("demo", "--write-only", "--directory", tmp_path / "de\x1b[5mmo\udcff"),
-    ]
+    ]  # fmt: skip
     bad.with_suffix(".nsys-rep").write_bytes(b"QUADD")
     expect_printable([program.run(*words) for words in asked])
 

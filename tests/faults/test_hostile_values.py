@@ -145,8 +145,7 @@ def test_a_name_of_megabytes(tmp_path, length):
     path = tmp_path / "long.sqlite"
     with demo.ExportWriter(path) as export:
         process = export.process(5_000)
-        main = export.thread(process, 5_000, "main")
-        export.nvtx_range(main, 0, 900_000, "n" * length)
+        export.nvtx_range(export.thread(process, 5_000, "main"), 0, 900_000, "n" * length)
         export.kernel(process, 0, 7, 1_000, 2_000, name="k" * length, correlation_id=1)
     ran = [program.answered(name, path, "--no-cache") for name in ("kernels", "nvtx", "events")]
     # A table on a terminal does not print it whole.

@@ -140,8 +140,7 @@ def test_a_triage_leaves_out_several_tables(export):
 
 @pytest.mark.campaign
 def test_a_triage_of_several_exports_leaves_the_damaged_one_out(export, whole, tmp_path):
-    other = Path(shutil.copyfile(whole, tmp_path / "rank1.sqlite"))
-    ran = program.run("triage", export, other, *CSV)
+    ran = program.run("triage", export, Path(shutil.copyfile(whole, tmp_path / "rank1.sqlite")), *CSV)
     assert ran.status == 4 and RUNTIME in ran.err
     assert [row["Finding"] for row in program.rows_of(ran) if row["Id"] == "damaged"] == []
 

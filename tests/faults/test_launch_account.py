@@ -160,25 +160,15 @@ def graph_captures(path, begins, ends, begin_result=0):
     names = {900001: "cudaStreamBeginCapture_v10000", 900002: "cudaStreamEndCapture_v10000"}
     edit(path, *(f"INSERT INTO StringIds (id, value) VALUES ({number}, '{name}')" for number, name in names.items()))
     for number, ids, result in ((900001, begins, begin_result), (900002, ends, 0)):
-        edit(
-            path,
-            *(
-                f"UPDATE {CALLS} SET nameId = {number}, returnValue = {result} WHERE correlationId = {call}"
-                for call in ids
-            ),
-        )
+        changed = f"UPDATE {CALLS} SET nameId = {number}, returnValue = {result} WHERE correlationId ="
+        edit(path, *(f"{changed} {call}" for call in ids))
 
 
-def test_launches_that_failed_or_were_captured_into_a_graph_need_no_kernel(tmp_path):
+@pytest.mark.parametrize(("failed", "begins", "ends"), [(range(41, 61), [61], [104]), ((), [41, 50], [70, 104])])
+def test_launches_that_failed_or_were_captured_into_graphs_need_no_kernel(tmp_path, failed, begins, ends):
     path = written(tmp_path, {"lost": range(40, 104)})
-    edit(path, f"UPDATE {CALLS} SET returnValue = 1 WHERE correlationId BETWEEN 41 AND 60")
-    graph_captures(path, [61], [104])
-    assert not partial(path)
-
-
-def test_graphs_may_be_captured_side_by_side(tmp_path):
-    path = written(tmp_path, {"lost": range(40, 104)})
-    graph_captures(path, [41, 50], [70, 104])
+    edit(path, *(f"UPDATE {CALLS} SET returnValue = 1 WHERE correlationId = {number}" for number in failed))
+    graph_captures(path, begins, ends)
     assert not partial(path)
 
 

@@ -2,7 +2,6 @@
 
 import shutil
 import sqlite3
-from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -42,8 +41,7 @@ def export(tmp_path, job) -> Path:
 def loosened(name: str, place: Path, job: Path) -> Path:
     if name == "job":
         return job
-    made = getattr(synthetic, f"{name}_export")(place / "made.sqlite")
-    return hostile.loosened(made, place / "loose.sqlite")
+    return hostile.loosened(getattr(synthetic, f"{name}_export")(place / "made.sqlite"), place / "loose.sqlite")
 
 
 def with_gaps(original: Path, path: Path) -> Path:
@@ -59,14 +57,10 @@ def with_gaps(original: Path, path: Path) -> Path:
     return path
 
 
-def asked_of(path: Path, questions: Iterable[tuple[str, ...]]) -> None:
-    assert not program.failures([program.run(*words, path) for words in questions])
-
-
 @pytest.mark.parametrize("name", campaign.first(0, MADE))
 def test_every_question_is_answered_where_each_column_lacks_a_value(tmp_path, job, name):
     path = with_gaps(loosened(name, tmp_path, job), tmp_path / "rank0.sqlite")
-    asked_of(path, [*program.questions(), *OTHERS])
+    assert not program.failures([program.run(*words, path) for words in (*program.questions(), *OTHERS)])
     if name != MADE[0]:
         assert not program.failures([program.run(*words) for words in program.writers(tmp_path, [path])])
 

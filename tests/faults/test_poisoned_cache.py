@@ -77,8 +77,7 @@ class Filled:
         """Return the file of the same kind of another report or question."""
         alike = [one for one in self.place.rglob("*") if one.is_file() and one != file and _kind(one) == _kind(file)]
         strangers = [one for one in alike if one.parent != file.parent]
-        named = [one for one in strangers if one.name == file.name]
-        return next(iter(named or strangers or alike), None)
+        return next(iter([one for one in strangers if one.name == file.name] or strangers or alike), None)
 
 
 def _kind(file: Path) -> str:
@@ -198,7 +197,6 @@ def test_files_in_every_way(cache):
 
 @pytest.mark.campaign
 def test_the_whole_pack_of_another_report(cache):
-    """The whole directory of a pack is replaced."""
     first, second = (sorted(cache.place.glob(f"rank{rank}*"), key=lambda one: one.name) for rank in (0, 1))
     for mine, other in zip(first, second, strict=False):
         shutil.rmtree(mine)
@@ -214,17 +212,14 @@ def _result(head: bytes, rest: bytes = b"") -> bytes:
 
 
 SEALED = {
-    "nothing": b"",
-    "no JSON": _result(b'{"value'),
-    "too deep": _result(b"[" * 100_000),
-    "too many digits": _result(b'{"value": ' + b"9" * 5_000 + b"}"),
-    "a number": _result(b'{"value": 5}'),
+    "nothing": b"", "no JSON": _result(b'{"value'), "too deep": _result(b"[" * 100_000),
+    "too many digits": _result(b'{"value": ' + b"9" * 5_000 + b"}"), "a number": _result(b'{"value": 5}'),
     "a list": _result(b'{"value": [1, "x"]}'),
     "a number for each table": _result(b'{"value": {"kernels": 1e999, "answer": [], "title": 1}}'),
     "too few bytes": _result(b'{"arrays": [["starts", "<i8", "<i8", 1000]]}', bytes(80)),
     "no arrays": _result(b'{"arrays": 5}'),
     "arrays of objects": _result(b'{"arrays": [["starts", "|O", "|O", 1]]}', bytes(8)),
-}
+}  # fmt: skip
 """Contents that are not a result of any question."""
 
 
@@ -271,7 +266,6 @@ class TestPackedJob:
 
     @pytest.fixture
     def job(self, packed, tmp_path) -> Path:
-        """Return a copy of the packed job."""
         return Path(shutil.copytree(packed, tmp_path / "packed"))
 
     @pytest.mark.campaign
@@ -280,8 +274,7 @@ class TestPackedJob:
             right = program.run(command, packed, *_ANSWERED)
             for way in ways:
                 for whole in packed.rglob("result*.bin"):
-                    file = Path(shutil.copy2(whole, job / whole.relative_to(packed)))
-                    _keeping_time(WAYS[way])(file)
+                    _keeping_time(WAYS[way])(Path(shutil.copy2(whole, job / whole.relative_to(packed))))
                 ran = program.run(command, job, *_ANSWERED)
                 assert (ran.out, ran.err, ran.trouble) == (right.out, right.err, ""), way
 

@@ -46,8 +46,7 @@ def test_ranges_that_never_ended_are_counted_apart_in_every_table(tmp_path, styl
     asked = ("events", "timeline --all-lanes --width 80", "triage", "export --trace -")
     for one in [*ran.values(), of_nsys, *(program.run(*words.split(), path) for words in asked)]:
         assert one.err.count(said) == 1, one
-    again = program.run("nvtx", path)
-    assert again.err.count(said) == 1
+    assert program.run("nvtx", path).err.count(said) == 1
     trace = program.run("export", "--trace", "-", path, "--kinds", "nvtx").out
     assert max(event.get("dur", 0) for event in json.loads(trace)["traceEvents"]) <= 100
 

@@ -24,8 +24,7 @@ def exports(tmp_path_factory):
     environment = dict.fromkeys(names, f"x {SECRET}") | {"RANK": "2"}
     capture = Capture(environment=environment, command=("python", "train.py", f"--token={SECRET}"))
     with ExportWriter(directory / "rank2.sqlite", session=capture) as export:
-        process = export.process(7_000, "python")
-        export.nvtx_range(export.thread(process, 7_000, "main"), 1_000, 2_000, "step 0")
+        export.nvtx_range(export.thread(export.process(7_000, "python"), 7_000, "main"), 1_000, 2_000, "step 0")
     paths.append(directory / "rank2.sqlite")
     assert all(SECRET.encode() in path.read_bytes() for path in paths), "nothing was planted"
     return paths

@@ -31,7 +31,6 @@ def refused(*words: str | Path) -> str:
 
 
 def piped(file: Path) -> Path:
-    """Replace a file by a pipe."""
     file.unlink(missing_ok=True)
     os.mkfifo(file)
     return file

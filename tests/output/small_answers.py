@@ -50,10 +50,7 @@ class Many(Rows):
         return [(0.5, n, n % 7, n / 4, f"kernel_{n % 10}") for n in range(offset, min(offset + limit, self.length))]
 
 
-FEW = Rows(
-    [
-        (14.6, 292_789_300, 472, 620_316.30, "ncclKernel_AllReduce(ncclDevComm *, unsigned long)"),
-        (None, 12, None, 12.0, 'say "hi"\r\n=1+1\x1b[31m'),
-        (0.04, 5_000_000_000, 1, float("nan"), "µ|<float>"),
-    ]
-)
+FEW = Rows([
+    (14.6, 292_789_300, 472, 620_316.30, "ncclKernel_AllReduce(ncclDevComm *, unsigned long)"),
+    (None, 12, None, 12.0, 'say "hi"\r\n=1+1\x1b[31m'), (0.04, 5_000_000_000, 1, float("nan"), "µ|<float>"),
+])  # fmt: skip

@@ -217,10 +217,6 @@ for file_format in {formats!r}:
     return [sys.executable, "-c", code]
 
 
-def many(rows: int) -> str:
-    return f"Many(length={rows}, notes=('n',))"
-
-
 def test_notes_are_made_safe_and_go_to_stderr(capsys):
     complain("note: 4 ranks lack\nsizes\x1b")
     assert capsys.readouterr() == ("", "nsystui: note: 4 ranks lack␊sizes␛\n")
@@ -236,7 +232,8 @@ def test_parquet_needs_a_file():
 def test_a_reader_that_goes_early_ends_it_quietly(rows, file_format):
     read, write = os.pipe()
     os.close(read)  # the effect of `| true`
-    result = subprocess.run(program(many(rows), file_format), stdout=write, stderr=subprocess.PIPE)
+    code = program(f"Many(length={rows}, notes=('n',))", file_format)
+    result = subprocess.run(code, stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert (result.returncode, result.stderr) == (141, b"")
 

@@ -48,7 +48,6 @@ def shapes(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
 
 
 def paths(root: ElementTree.Element, kind: str) -> list[str]:
-    """Return the paths drawn for a class."""
     return [one.get("d") or "" for one in shapes(root, "path") if kind in (one.get("class") or "")]
 
 
@@ -120,8 +119,7 @@ def test_a_curve_is_drawn_from_its_smallest_size_to_its_largest():
 
 def test_time_is_told_in_round_steps_with_as_many_decimals_as_they_need():
     found = DrawnLanes("use", 6_412_018_000, 6_412_019_000, PARTS[:1], (DrawnLane("rank 0", ((1.0,),)),))
-    words = [one.text or "" for one in shapes(drawn(found), "text")]
-    assert "6.4120182 s" in words
+    assert "6.4120182 s" in [one.text or "" for one in shapes(drawn(found), "text")]
 
 
 def test_five_hundred_lanes_are_a_small_file():
@@ -135,8 +133,7 @@ def test_five_hundred_lanes_are_a_small_file():
 
 
 def test_the_colours_are_those_of_the_screens_and_paper_is_light():
-    rules = style()
-    light, dark = rules.split("@media screen and (prefers-color-scheme:dark)")
+    light, dark = style().split("@media screen and (prefers-color-scheme:dark)")
     for name, colour in COLOURS.items():
         if isinstance(colour.light, str):
             assert f".drawing .{name}{{fill:{colour.light}" in light

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from importlib import resources
 from io import BytesIO
@@ -16,7 +15,7 @@ import pytest
 import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
-from support import native
+from support import job_of, native, open_job
 from synthetic import ExportWriter
 from synthetic.demo import PLANTED_SECRET
 from synthetic.variants import start_gpu_process
@@ -36,17 +35,13 @@ from nsystui.questions.trace.layout import StreamLanes, ThreadTrack, TraceLayout
 from nsystui.questions.trace.slices import Contents, bands
 from nsystui.questions.trace.trace import Trace
 from nsystui.store import tables
-from nsystui.store.session import Session
 
 EVERYTHING = Contents()
 
 
 @pytest.fixture(scope="module")
 def job(demo_job) -> OpenJob:
-    session = Session()
-    for path in demo_job[:2]:
-        session.add(path)
-    found = OpenJob(session)
+    found = open_job(*demo_job[:2])
     found.align(ClockMode.UTC)
     yield found
     found.close()
@@ -70,15 +65,13 @@ def chrome(whole, directory) -> ChromeTrace:
 
 @pytest.fixture(scope="module")
 def paraver(whole, directory) -> ParaverTrace:
-    chrome_rows = save_trace(whole, directory / "same.json")
-    assert save_trace(whole, directory / "job.prv") == chrome_rows > 0
+    assert save_trace(whole, directory / "job.prv") == save_trace(whole, directory / "same.json") > 0
     return read_paraver(directory / "job.prv")
 
 
 def traces_of(path: Path, directory: Path, contents: Contents = EVERYTHING) -> tuple[ChromeTrace, ParaverTrace]:
-    with closing(Session()) as session:
-        session.add(path)
-        trace = Trace.of(OpenJob(session), Selection(), contents)
+    with job_of(path) as job:
+        trace = Trace.of(job, Selection(), contents)
         save_trace(trace, directory / "one.json")
         save_trace(trace, directory / "one.prv")
     return read_chrome(directory / "one.json"), read_paraver(directory / "one.prv")
@@ -132,8 +125,7 @@ class TestChrome:
         assert not any(PLANTED_SECRET in text for text in (*chrome.processes.values(), *chrome.tracks.values()))
         found, prv = traces_of(synthetic.hostile_names_export(tmp_path / "hostile.sqlite"), tmp_path)
         assert {name for name in synthetic.HOSTILE_NAMES if name} <= {one.event["name"] for one in found.all_slices()}
-        raw = (tmp_path / "one.json").read_bytes() + (tmp_path / "one.pcf").read_bytes()
-        raw += (tmp_path / "one.row").read_bytes() + (tmp_path / "one.prv").read_bytes()
+        raw = b"".join((tmp_path / f"one.{ending}").read_bytes() for ending in ("json", "pcf", "row", "prv"))
         assert not {byte for byte in raw if byte < 32} - {ord("\n")}
         assert len(prv.values[63000006]) == len(set(synthetic.HOSTILE_NAMES)) + 1
 
@@ -148,8 +140,7 @@ class TestParaver:
         last = {(place, number): value for place, _, number, value in paraver.events}
         lasting = {number for _, number in last if number != 9005 and not 9400 <= number < 9500}
         assert not {value for (_, number), value in last.items() if number in lasting} - {0}
-        kernels = paraver.begun(63000006) + paraver.begun(63000007)
-        assert kernels.total() == session.count(tables.kernels)
+        assert (paraver.begun(63000006) + paraver.begun(63000007)).total() == session.count(tables.kernels)
         assert paraver.begun(63000001).total() == session.count(tables.memory_ops)
         assert paraver.begun(9005).total() == session.count(tables.nvtx_marks)
 
@@ -181,8 +172,7 @@ class TestParaver:
         assert any(value for _, _, number, value in paraver.events if number == 9501)
 
     def test_numbers_do_not_depend_on_the_order_of_events(self, job, directory, paraver):
-        trace = Trace.of(job, Selection(), Contents())
-        save_trace(trace, directory / "again.prv.gz")
+        save_trace(Trace.of(job, Selection(), Contents()), directory / "again.prv.gz")
         again = read_paraver(directory / "again.prv.gz")
         assert again == paraver
         own = [names for number, names in again.values.items() if number < 50000000 or number >= 63000000]
@@ -456,28 +446,21 @@ class TestOverlaps:
             placed.setdefault(lanes.lane("stream", start, end), []).append((start, max(end, start + 1)))
         for lane in placed.values():
             assert all(before[1] <= after[0] for before, after in pairwise(lane))
-        depth = max((sum(s <= time < max(e, s + 1) for s, e in slices) for time in range(40)), default=0)
-        assert len(placed) == depth
+        assert len(placed) == max((sum(s <= time < max(e, s + 1) for s, e in slices) for time in range(40)), default=0)
 
     @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=25))
     def test_ranges_that_overlap_are_pairs_and_the_rest_nests(self, tmp_path_factory, ranges):
         rows = sorted(((start, start + length) for start, length in ranges), key=lambda one: (one[0], -one[1]))
         task = Task(0, 1)
         fake: Any = SimpleNamespace(
-            span=Window(0, 99),
-            clock="",
-            session=SimpleNamespace(reports=()),
+            span=Window(0, 99), clock="", session=SimpleNamespace(reports=()),
             layout=SimpleNamespace(
-                processes=(SimpleNamespace(task=task, name="p"),),
-                threads=(ThreadTrack(task, 5, EventKind.NVTX),),
-                streams=(),
-                sampled=(),
+                processes=(SimpleNamespace(task=task, name="p"),), threads=(ThreadTrack(task, 5, EventKind.NVTX),),
+                streams=(), sampled=(),
             ),
             host_slices=lambda: [[(0, 1, 5, "nvtx", "", start, end, "r", 0, None, None, None) for start, end in rows]],
-            marks=list,
-            gpu_slices=list,
-            samples=list,
-        )
+            marks=list, gpu_slices=list, samples=list,
+        )  # fmt: skip
         stream = BytesIO()
         assert write_chrome_trace(fake, stream) == len(rows)
         path = tmp_path_factory.getbasetemp() / "overlaps.json"

@@ -166,7 +166,6 @@ class ParaverTrace:
     rows: dict[str, list[str]] = field(default_factory=dict)
 
     def name(self, place: Place) -> str:
-        """Return the name of the row."""
         return self.rows["THREAD"][sum(self.threads[: place[0] - 1]) + place[1] - 1]
 
     def begun(self, kind: int) -> Counter[str]:

@@ -8,9 +8,8 @@ import pytest
 import sqlalchemy as sa
 from support import native, shared
 
-from nsystui.questions.algebra.intervals import Intervals, merge, union
+from nsystui.questions.algebra.intervals import merge, union
 from nsystui.store import tables
-from nsystui.store.session import Session
 
 DDP, H100 = "ddp-a100-rank0of4", "h100-2rank-moe-before"
 
@@ -20,33 +19,21 @@ DURATIONS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def ddp(job_of) -> Session:
-    return job_of(DDP).session
-
-
 @pytest.mark.parametrize("name", DURATIONS)
 def test_durations(job_of, name):
     (report,) = job_of(name).session.reports
     assert report.metadata.duration == DURATIONS[name]
 
 
-@pytest.fixture(scope="module")
-def busy(ddp) -> Intervals:
-    """Return the merged kernels and copies of DDP's only device."""
+def test_kernels_and_copies_of_ddp_are_busy_in_11747_islands_and_no_gap_is_half_a_second(job_of):
+    """nsys's rule ``gpu_gaps`` lists gaps of half a second and more: none here."""
     parts = []
     kernels, copies = tables.kernels.c, tables.memory_ops.c
-    for query in (
-        sa.select(kernels.start, kernels.end),
-        sa.select(copies.start, copies.end).where(copies.is_memset == 0),
-    ):
-        for batch in ddp.array_batches(query):
+    of_copies = sa.select(copies.start, copies.end).where(copies.is_memset == 0)
+    for query in (sa.select(kernels.start, kernels.end), of_copies):
+        for batch in job_of(DDP).session.array_batches(query):
             parts.append(union(batch["start"], batch["end"]))
-    return merge(*parts)
-
-
-def test_kernels_and_copies_of_ddp_are_busy_in_11747_islands_and_no_gap_is_half_a_second(busy):
-    """nsys's rule ``gpu_gaps`` lists gaps of half a second and more: none here."""
+    busy = merge(*parts)
     assert (len(busy), busy.length) == (11747, 1757029453)
     assert (busy.starts[1:] - busy.ends[:-1]).max() < 500_000_000
 

@@ -74,8 +74,7 @@ class Naive:
             process, device, context, stream, start, end, number = row
             call = calls.get((process, number))
             span = None if call is None else call[:2]
-            place = (context, stream)
-            self.operations.append(_Operation(process, device, place, start, end, kind, number, span, node))
+            self.operations.append(_Operation(process, device, (context, stream), start, end, kind, number, span, node))
 
         common = "globalPid, deviceId, contextId, streamId, start, end, correlationId"
         table = "CUPTI_ACTIVITY_KIND_KERNEL"

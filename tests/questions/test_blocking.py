@@ -283,8 +283,7 @@ def test_programs_by_chance_are_told_as_naively(by_chance):
         found = blocking(job)
         assert len({task for task, _ in found.whole}) == len(SEEDS) < len(found.whole)
         assert expect(job, Naive(by_chance)) > 3 * len(SEEDS)
-        every = np.sum([one.parts[0] for one in found.whole.values()], axis=0)
-        assert every.all()
+        assert np.sum([one.parts[0] for one in found.whole.values()], axis=0).all()
 
 
 LOST = {
@@ -305,8 +304,7 @@ def test_what_is_lost_of_waits_widens_the_bounds_around_what_is_right(by_chance,
     with job_of(by_chance) as job, job_of(path) as other:
         assert expect(other, Naive(path)) > len(SEEDS)
         right, found = (blocking(one).whole for one in (job, other))
-        wider = sum(bool(found[key].possible.sum() > one.possible.sum()) for key, one in right.items())
-        assert wider > 5
+        assert sum(bool(found[key].possible.sum() > one.possible.sum()) for key, one in right.items()) > 5
 
 
 @pytest.mark.campaign
@@ -356,32 +354,26 @@ def test_the_first_node_of_a_graph_that_ended_before_the_window_is_the_first_all
         assert parts_of(one) == {"compute": 7, "in_graph": 2 + 5}
 
 
-def two_gpus(program: Program) -> dict[int, Parts]:
-    """GPU 1 waits for a copy and for a kernel of GPU 0."""
-    program.kernel((0, 10), (20, 100))
-    program.kernel((0, 11), (20, 100), stream=33, device=1)
-    program.copy((12, 13), (101, 130), kind="PtoP")
-    program.record(14, 5, 13, sync=1)
-    program.wait(15, 5, 33, sync=1, device=1)
-    program.kernel((16, 17), (135, 150), stream=33, device=1)
-    program.kernel((18, 19), (130, 180))
-    program.record(20, 5, 13, sync=2)
-    program.wait(21, 5, 33, sync=2, device=1)
-    program.kernel((22, 23), (184, 200), stream=33, device=1)
-    return {
-        0: {"compute": 80 + 50, "other_copies": 30},
-        1: {"compute": 80 + 15 + 16, "other_copies": 30, "stalled": 5 + 34},
-    }
-
-
 @pytest.mark.campaign
 def test_a_gpu_waits_for_another_of_its_process(tmp_path):
+    """GPU 1 waits for a copy and for a kernel of GPU 0."""
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program = Program(export, 4711)
-        expected = two_gpus(program)
+        program.kernel((0, 10), (20, 100))
+        program.kernel((0, 11), (20, 100), stream=33, device=1)
+        program.copy((12, 13), (101, 130), kind="PtoP")
+        program.record(14, 5, 13, sync=1)
+        program.wait(15, 5, 33, sync=1, device=1)
+        program.kernel((16, 17), (135, 150), stream=33, device=1)
+        program.kernel((18, 19), (130, 180))
+        program.record(20, 5, 13, sync=2)
+        program.wait(21, 5, 33, sync=2, device=1)
+        program.kernel((22, 23), (184, 200), stream=33, device=1)
     with job_of(tmp_path / "a.sqlite") as job:
-        found = blocking(job).whole
-        assert {device: parts_of(one) for (_, device), one in found.items()} == expected
+        assert {device: parts_of(one) for (_, device), one in blocking(job).whole.items()} == {
+            0: {"compute": 80 + 50, "other_copies": 30},
+            1: {"compute": 80 + 15 + 16, "other_copies": 30, "stalled": 5 + 34},
+        }
         assert expect(job, Naive(tmp_path / "a.sqlite")) == 2
 
 
@@ -573,16 +565,12 @@ class TestCommands:
 
 @pytest.fixture(scope="module")
 def paths(written_once):
-    return written_once(
-        "two-ranks-blocked", TrainingJob(ranks=2, steps=4, layers=2, gpu_metrics=False, stall_ms=0).write
-    )
+    job = TrainingJob(ranks=2, steps=4, layers=2, gpu_metrics=False, stall_ms=0)
+    return written_once("two-ranks-blocked", job.write)
 
 
 def opened(paths, cache) -> closing[OpenJob]:
-    session = Session(cache=Cache(cache))
-    for path in paths:
-        session.add(path)
-    return closing(OpenJob(session))
+    return job_of(*paths, cache=Cache(cache))
 
 
 @pytest.mark.campaign
@@ -598,16 +586,13 @@ def test_a_file_that_is_known_already_is_not_computed_with_the_others(paths, tmp
 @pytest.mark.campaign
 def test_files_that_are_read_together_are_told_as_one_after_the_other(paths, tmp_path, monkeypatch):
     with opened(paths, tmp_path / "together") as job:
-        together = blocking(job).whole
+        together = {key: one.parts.tolist() for key, one in blocking(job).whole.items()}
         tasks = [task for task, _ in together]
         assert [rows.is_shared for rows in process_rows.ProcessRows.each(job.session, tasks)] == [True, True]
     monkeypatch.setattr(process_rows, "_TOGETHER", 0)
     with opened(paths, tmp_path / "apart") as job:
         assert [rows.is_shared for rows in process_rows.ProcessRows.each(job.session, tasks)] == [False, False]
-        apart = blocking(job).whole
-    assert {key: one.parts.tolist() for key, one in together.items()} == {
-        key: one.parts.tolist() for key, one in apart.items()
-    }
+        assert {key: one.parts.tolist() for key, one in blocking(job).whole.items()} == together
 
 
 @pytest.mark.campaign

@@ -328,14 +328,12 @@ def test_an_event_leads_to_the_range_of_its_capture(opened: Callable[..., OpenJo
     assert around.key is not None and around.key.start == 110 and "captured in this range" in around.reason
     row = event_row(job.session, key, job.ranks)
     assert row is not None
-    context = event_details(job, row)[2]
-    assert context == ["captured in NVTX capture › layer_0", "NVTX execute"]
+    assert event_details(job, row)[2] == ["captured in NVTX capture › layer_0", "NVTX execute"]
 
 
 def test_kernels_of_steps_are_in_the_range_of_their_capture(opened: Callable[..., OpenJob]) -> None:
     job = opened(copied)
-    groups = (GroupBy.STEP, GroupBy.RANGE)
-    rows = records(kernels_in_ranges(job, Selection(), job.steps("execute"), group_by=groups))
+    rows = records(kernels_in_ranges(job, Selection(), job.steps("execute"), group_by=(GroupBy.STEP, GroupBy.RANGE)))
     times = {(row["step"], row["range"], row["origin"]): row["total"] for row in rows}
     steps = {step for step, *_ in times}
     assert len(steps) == REPLAYS and None not in steps
@@ -349,8 +347,7 @@ def test_kernels_of_steps_are_in_the_range_of_their_capture(opened: Callable[...
 def test_collectives_that_a_graph_replays_are_in_the_range_of_their_capture(
     opened: Callable[..., OpenJob], nodes: Nodes, first: str
 ) -> None:
-    job = opened(nodes, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
-    kernels = job.pairing_by((NcclProperty.RANGE,)).kernels
+    kernels = opened(nodes, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL").pairing_by((NcclProperty.RANGE,)).kernels
     assert set(kernels["range"][kernels["end"] - kernels["start"] == 10]) == {first}
     assert set(kernels["range"][kernels["end"] - kernels["start"] == 20]) == {"layer_*"}
 

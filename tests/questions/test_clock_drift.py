@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sqlalchemy as sa
-from support import edit, native
+from support import edit, native, session_over
 from synthetic.demo.model import nccl_kernel
 from synthetic.illnesses import one_gpu
 from synthetic.writing.target import CaptureSession
@@ -198,9 +198,7 @@ def test_results_of_other_clocks_are_not_mixed(tmp_path):
     paths = write_job(tmp_path / "job", list(map(by, [0, 0, 50, 50])))
     found: dict[ClockMode, list[list[int]]] = {}
     for mode in (ClockMode.COLLECTIVES, ClockMode.UTC, ClockMode.COLLECTIVES, ClockMode.UTC):
-        session = Session(Cache(tmp_path / "cache"))
-        for path in paths:
-            session.add(path)
+        session = session_over(*paths, cache=Cache(tmp_path / "cache"))
         job = job_of(session, mode)
         ends = [sequence.end.tolist() for sequence in sequences(session, session.reports)]
         assert found.setdefault(mode, ends) == ends
@@ -240,8 +238,7 @@ def test_groups_side_by_side_are_separated_although_clocks_drift(ppm, expected):
     ranks = [sequence(rank, ends[rank % 2] + (ends[rank % 2] * ppm * (rank > 1) // 10**6)) for rank in range(4)]
     groups = match(ranks).groups
     assert members_of(groups) == expected
-    rates = fit_clock(groups).rates
-    assert max(map(abs, rates.values())) == pytest.approx(abs(ppm) * 1e-6, rel=1e-3)
+    assert max(map(abs, fit_clock(groups).rates.values())) == pytest.approx(abs(ppm) * 1e-6, rel=1e-3)
 
 
 def test_a_steady_difference_that_no_clock_has_keeps_groups_apart():

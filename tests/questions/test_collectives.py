@@ -200,6 +200,5 @@ def test_a_job_without_nccl_has_nothing_to_match(tmp_path, opened):
 )
 def test_a_table_without_collectives_has_the_only_reason(tmp_path, demo_job, ranks, name, note):
     with job_of(*(demo_job[:ranks] or [cpu_only_export(tmp_path / "cpu.sqlite")])) as job:
-        selection = Selection(name=NameFilter(name) if name else None)
-        answer = collective_operations(selection, job.ranks, job.collectives())
+        answer = collective_operations(Selection(name=NameFilter(name) if name else None), job.ranks, job.collectives())
         assert not answer.rows and len(answer.notes) == 1 and note in answer.notes[0]

@@ -42,8 +42,7 @@ def total(answer: Any, key: str) -> float:
 
 
 def side(job: OpenJob, *ranks: int, label: str = "", window: Window | None = None) -> Side:
-    tasks = job.tasks_of_ranks(frozenset(ranks)) if ranks else None
-    return Side(job, Selection(window, tasks), label)
+    return Side(job, Selection(window, job.tasks_of_ranks(frozenset(ranks)) if ranks else None), label)
 
 
 @pytest.fixture(scope="module")
@@ -200,10 +199,8 @@ def test_a_slower_operation_of_a_server_is_found_whatever_its_number_of_requests
 
 @pytest.mark.campaign
 def test_nvtx_ranges_of_ranks_without_whole_steps_are_not_per_step(demo):
-    own = step_times(demo.steps())[demo.ranks[0].task]
-    middle = own.window(1)
-    part = Window(middle.start, (middle.start + middle.end) // 2)
-    answer = nvtx(side(demo, 0), side(demo, 0, window=part))
+    middle = step_times(demo.steps())[demo.ranks[0].task].window(1)
+    answer = nvtx(side(demo, 0), side(demo, 0, window=Window(middle.start, (middle.start + middle.end) // 2)))
     assert any("not per step, because not all ranks of B have NVTX ranges and steps" in note for note in answer.notes)
     assert "CPU Total A (ns)" in {column.header for column in answer.columns}
 

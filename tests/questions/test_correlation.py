@@ -98,8 +98,7 @@ class TestReasons:
         session.add(path)
         migrations = listed(session, EventKind.MEMORY)
         assert len(migrations) == 11
-        kernel = next(row for row in listed(session, EventKind.KERNEL) if of(row, "report") == 1)
-        for row in (*migrations[::4], kernel):
+        for row in (*migrations[::4], next(row for row in listed(session, EventKind.KERNEL) if of(row, "report") == 1)):
             assert partners_of(session, row).reason == "this row has no correlation id"
 
     def test_events_that_have_no_other_side(self, demo_session, tmp_path, session):

@@ -25,8 +25,7 @@ RAW = "CuptiUseRawGpuTimestamps=false"
 
 def launching(out, pid, calls=5, name="python3", returned=0):
     """Write a process that launches kernels of which none is recorded."""
-    process = out.process(pid, name)
-    thread = out.thread(process, pid, name)
+    thread = out.thread(out.process(pid, name), pid, name)
     for number in range(calls):
         out.api(
             thread, 1_000 * number, 1_000 * number + 500, "cudaLaunchKernel_v7000", number + 1, return_value=returned
@@ -50,8 +49,7 @@ def ranges(name):
 @pytest.fixture
 def advice_on(tmp_path, opened):
     def of(write, table=canonical.KERNELS, **session):
-        facts = CaptureSession(**{"event_types": ALL, **session})
-        with ExportWriter(tmp_path / "one.sqlite", session=facts) as out:
+        with ExportWriter(tmp_path / "one.sqlite", session=CaptureSession(**{"event_types": ALL, **session})) as out:
             write(out)
         job = opened(out.path)
         return recording_advice(job, job.reports, table)
@@ -61,8 +59,7 @@ def advice_on(tmp_path, opened):
 
 def silent(*messages, severity=WARNING, name="python3"):
     def write(out):
-        process = out.process(7, name)
-        out.osrt(out.thread(process, 7, name), 0, 50, "poll")
+        out.osrt(out.thread(out.process(7, name), 7, name), 0, 50, "poll")
         for message in messages:
             out.diagnostic(60, message, severity=severity)
 
@@ -205,8 +202,7 @@ def test_os_runtime_calls_that_were_traced_are_not_to_be_recorded(advice_on):
 def test_a_kind_of_work_that_the_job_does_not_have_needs_no_fix(tmp_path, opened):
     with ExportWriter(tmp_path / "one.sqlite") as out:
         working(out, 2)
-    job = opened(out.path)
-    (note,) = missing_notes(job, canonical.GRAPH_LAUNCHES)
+    (note,) = missing_notes(opened(out.path), canonical.GRAPH_LAUNCHES)
     assert note.endswith("CUDA was traced, but no GPU activity of this kind was recorded")
 
 
@@ -228,8 +224,7 @@ def test_a_process_without_recorded_work_keeps_its_rank(tmp_path, opened):
         launching(out, 200)
         working(out, 300)
         launching(out, 400, returned=1)
-    ranks = {item.rank: item.pid for item in ranked_tasks(opened(out.path))}
-    assert ranks == {0: 100, 1: 200, 2: 300}
+    assert {item.rank: item.pid for item in ranked_tasks(opened(out.path))} == {0: 100, 1: 200, 2: 300}
 
 
 def test_a_context_without_launches_is_no_rank(tmp_path, opened):
@@ -256,8 +251,7 @@ def test_each_rank_without_gpu_work_gets_the_advice_that_fits(tmp_path):
         with ExportWriter(tmp_path / f"rank{rank}.sqlite", session=session) as out:
             write(out, *[100] * (rank < 2))
     lost, record = "CUDA was traced, but no GPU activity was recorded", "record with `nsys profile -t cuda`"
-    jobs = triaged(*sorted(tmp_path.glob("*.sqlite")))
-    told(finding(jobs, "no-gpu-work"), "ranks 1, 2", advises=[lost, record])
+    told(finding(triaged(*sorted(tmp_path.glob("*.sqlite"))), "no-gpu-work"), "ranks 1, 2", advises=[lost, record])
 
 
 def test_processes_are_not_judged_if_gpu_work_has_no_process(tmp_path):

@@ -290,11 +290,10 @@ class TestPlaces:
     @pytest.mark.campaign
     @settings(max_examples=15, deadline=None)
     @given(
-        index=st.integers(0, 420),
-        forward=st.booleans(),
+        index=st.integers(0, 420), forward=st.booleans(),
         name=st.sampled_from([None, "alpha", "!alpha", "Beta", "/^cuda/", "omega"]),
         kind=st.sampled_from([None, EventKind.KERNEL, EventKind.GRAPH, EventKind.MARK]),
-    )
+    )  # fmt: skip
     def test_searching_finds_the_nearest_that_fits(self, listed, whole, index, forward, name, kind):
         wanted = NameFilter(name) if name else None
         fits = [
@@ -303,8 +302,7 @@ class TestPlaces:
             if (kind is None or row[1] == kind.value) and (wanted is None or wanted.matches(row[2] or ""))
         ]
         later, earlier = ([one for one in fits if one > index], [one for one in fits if one < index])
-        expected = next(iter(later if forward else reversed(earlier)), None)
-        assert listed.find(index, forward, wanted, kind) == expected
+        assert listed.find(index, forward, wanted, kind) == next(iter(later if forward else reversed(earlier)), None)
 
     def test_every_row_says_where_it_is_from_and_has_its_own_span_and_key(self, everything):
         for row in everything:
@@ -327,15 +325,11 @@ class TestKeptCounts:
     @pytest.fixture(scope="class")
     def in_memory(self, ranks) -> Iterator[Session]:
         """Yield the three exports in a session without a cache."""
-        with closing(Session()) as session:
-            for path in ranks:
-                session.add(path)
+        with closing(session_over(*ranks)) as session:
             yield session
 
     def listed(self, paths: Sequence[Path], cache: Path | None) -> tuple[Any, ...]:
-        with closing(Session(cache=cache and Cache(cache))) as session:
-            for path in paths:
-                session.add(path)
+        with closing(session_over(*paths, cache=cache and Cache(cache))) as session:
             return places_of(session)
 
     @pytest.mark.campaign
@@ -367,9 +361,7 @@ class TestKeptCounts:
         expected = [plain.find(*search) for search in searches]
         monkeypatch.setattr(events_module, "_MANY", 1)
         for _ in range(2):  # the names are counted, then found
-            with closing(Session(cache=Cache(tmp_path / "cache"))) as kept:
-                for path in ranks:
-                    kept.add(path)
+            with closing(session_over(*ranks, cache=Cache(tmp_path / "cache"))) as kept:
                 listed = build(kept)
                 for search, number in zip(searches, expected, strict=True):
                     assert listed.find(*search) == number, search

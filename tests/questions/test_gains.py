@@ -71,8 +71,7 @@ def test_long_gaps_are_measured_among_thousands_of_short_ones(tmp_path):
 
 @pytest.mark.campaign
 def test_gaps_that_are_not_kept_bound_the_gain(tmp_path):
-    gaps = [(900 * US, 800 * US)] * 400
-    path = stepping(tmp_path / "a.sqlite", gaps, length=5 * MS)
+    path = stepping(tmp_path / "a.sqlite", [(900 * US, 800 * US)] * 400, length=5 * MS)
     one = finding(triaged(path, settings=["gap_ms=0.5"]), "idle-gaps")
     assert one.gain is not None and one.gain.standing is Standing.BOUNDED
     assert 399 * 800 * US / 400 <= one.gain.recoverable <= 399 * 900 * US / 400

@@ -429,8 +429,7 @@ class TestTable:
                 rows = memory_table(job, Selection(window)).records()
                 assert {(row["device"], row["memory"]) for row in rows} == {(0, "Device"), (0, "Pinned"), (1, "Device")}
                 for row in rows:
-                    kind = DEVICE if row["memory"] == "Device" else PINNED
-                    ledger = Ledger(path, row["device"], kind)
+                    ledger = Ledger(path, row["device"], DEVICE if row["memory"] == "Device" else PINNED)
                     made = [size for time, size in ledger.made if window.start <= time < window.end]
                     freed = [time for time in ledger.freed if window.start <= time < window.end]
                     assert row["peak"] == ledger.peak(window), (seed, window)

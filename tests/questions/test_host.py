@@ -4,7 +4,7 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
@@ -32,7 +32,6 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
-from nsystui.store.session import Session
 
 MS = 1_000_000
 SMALL = ("alcf-allgather-rank0", "gemm-pageable")
@@ -160,8 +159,7 @@ def test_a_call_tree_from_callers_and_from_callees(host):
 
 def test_calls_of_the_os_and_of_cuda_know_their_stacks(host):
     found = stacks.stacks_of(host.session, host.session.reports)[0]
-    chains = [chain for (chain,) in host.session.rows(sa.select(tables.os_calls.c.chain))]
-    (node,) = found.nodes(stacks.OS_CALL, chains)
+    (node,) = found.nodes(stacks.OS_CALL, [chain for (chain,) in host.session.rows(sa.select(tables.os_calls.c.chain))])
     assert [found.tree.functions[number].name for number in found.tree.path(int(node))] == ["main", "memcpy"]
 
 
@@ -492,29 +490,21 @@ def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one
     assert "busy on loader (2 ranks) 47.6 %, many functions (each below 10 %) on loader (2 ranks) 47.6 %" in budget
 
 
-@pytest.mark.campaign
-def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path):
-    call = Frame("cudaStreamSynchronize", "/usr/lib/libcudart.so.12")
+WRAPPER = Frame("NSYS_OSRT_fwrite_1", "/opt/nsight-systems/libToolsInjection64.so")
+SYNCHRONISES = Frame("cudaStreamSynchronize", "/usr/lib/libcudart.so.12")
+
+
+@pytest.mark.parametrize(("called", "waits"), campaign.first(1, [([WRAPPER], 0), ([*DRIVER, SYNCHRONISES], 3 * MS)]))
+def test_code_outside_of_calls_is_the_programs_not_the_profilers_nor_cudas(tmp_path, called, waits):
     with training(tmp_path / "a.sqlite") as (export, main_thread, _):
-        export.on_cpu(main_thread, 0, 10 * MS, [*DRIVER, call, WORK, MAIN], cpu=3)
-        export.api(main_thread, 3 * MS, 6 * MS, "cudaStreamSynchronize_v3020", 99)
+        export.on_cpu(main_thread, 0, 10 * MS, [*called, WORK, MAIN], cpu=3)
+        if waits:
+            export.api(main_thread, 3 * MS, 3 * MS + waits, "cudaStreamSynchronize_v3020", 99)
         launched(export, main_thread, (0, 1, 0, 2), (9, 10, 9, 10))
     with job_of(tmp_path / "a.sqlite") as job:
         found = causes_of(gaps_table(job, Selection(Window(0, 10 * MS))))
-    assert found == {
-        (causes.RUNNING_CODE, "app::work", None, None): 4 * MS,
-        (causes.SYNCHRONISING, "cudaStreamSynchronize", None, None): 3 * MS,
-    }
-
-
-def test_functions_of_the_profiler_are_not_the_programs(tmp_path):
-    wrapper = Frame("NSYS_OSRT_fwrite_1", "/opt/nsight-systems/libToolsInjection64.so")
-    with training(tmp_path / "a.sqlite") as (export, main_thread, _):
-        export.on_cpu(main_thread, 0, 10 * MS, [wrapper, WORK, MAIN], cpu=3)
-        launched(export, main_thread, (0, 1, 0, 2), (9, 10, 9, 10))
-    with job_of(tmp_path / "a.sqlite") as job:
-        found = causes_of(gaps_table(job, Selection(Window(0, 10 * MS))))
-    assert {what for _, what, *_ in found} == {"app::work"}
+    assert found.pop((causes.SYNCHRONISING, "cudaStreamSynchronize", None, None), 0) == waits
+    assert found == {(causes.RUNNING_CODE, "app::work", None, None): 7 * MS - waits}
 
 
 def test_operations_around_a_gap_are_of_any_process_on_the_gpu(tmp_path):
@@ -550,8 +540,7 @@ def test_threads_in_slices_of_their_calls_are_those_of_all_at_once(demo_job, sel
             job.session.tell = lambda computing: told.append(str(computing))
             table = threads_table(job, selection)
             row = table.records()[0]
-            task = Task(row["report"], row["process"])
-            _, shares = thread_over_time(job, selection, task, row["tid"], 7)
+            _, shares = thread_over_time(job, selection, Task(row["report"], row["process"]), row["tid"], 7)
             return table.rows, [share.tolist() for share in shares.values()]
 
     told: list[str] = []
@@ -567,10 +556,7 @@ def test_threads_in_slices_of_their_calls_are_those_of_all_at_once(demo_job, sel
 @pytest.mark.campaign
 def test_causes_are_computed_once_and_found_by_every_table(demo_job, tmp_path, monkeypatch):
     def tables(*paths: Path, cache: Cache | None = None) -> list[Sequence[Row]]:
-        session = Session(cache)
-        for path in paths:
-            session.add(path)
-        with closing(OpenJob(session)) as job:
+        with job_of(*paths, cache=cache) as job:
             return [gaps_table(job, Selection(), by).rows for by in ("all", "length", "range")]
 
     of_two, of_one = tables(*demo_job[:2]), tables(demo_job[0])

@@ -81,8 +81,7 @@ def test_it_is_the_cause_of_a_gap_inside_a_graph(tmp_path: Path):
     triage = triaged(tmp_path / "a.sqlite")
     assert "in graphs 66.7 % (blocked by host functions 66.0 %, unexplained 0.7 %)" in triage.account
     assert "gaps in CUDA graphs, blocked by host functions" in triage.losses
-    graph_gaps = finding(triage, "graph-gaps")
-    told(graph_gaps, "396 µs is blocked by host functions", advises=["out of the graphs"])
+    told(finding(triage, "graph-gaps"), "396 µs is blocked by host functions", advises=["out of the graphs"])
     with job_of(tmp_path / "a.sqlite") as job:
         rows = records(gaps_table(job, Selection()))
     inside = {row["what"]: row["time"] for row in rows if row["cause"] == "inside a CUDA graph"}

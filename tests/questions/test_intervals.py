@@ -80,8 +80,7 @@ def test_intersection_difference_and_merge_are_those_of_sets(a, b):
 @pytest.mark.campaign
 @given(st.lists(RANGES, max_size=5))
 def test_merging_many_sets_is_the_union_of_all_ranges(parts):
-    everything = [pair for ranges in parts for pair in ranges]
-    assert merge(*map(made, parts)) == made(everything)
+    assert merge(*map(made, parts)) == made([pair for ranges in parts for pair in ranges])
 
 
 @given(st.lists(RANGES, min_size=1, max_size=3))

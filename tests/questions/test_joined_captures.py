@@ -57,8 +57,7 @@ def opened(tmp_path):
     jobs = []
 
     def open_job(*names: str, whole: bool = True, **how: Any) -> OpenJob:
-        source = JobSource(tuple(str(tmp_path / name) for name in names), tmp_path / "cache", **how)
-        opener = Opener(source, Listener())
+        opener = Opener(JobSource(tuple(str(tmp_path / name) for name in names), tmp_path / "cache", **how), Listener())
         job, exports = opener.start()
         assert not opener.add(job, exports, whole)
         opener.align(job)
@@ -222,8 +221,7 @@ def test_work_between_stop_and_start_shows_that_it_was_recorded(opened, tmp_path
 def test_roles_and_ranks_by_process_name(opened, tmp_path, names, ranks, roles):
     with ExportWriter(tmp_path / "a.sqlite") as out:
         for number, name in enumerate(names):
-            process = out.process(number + 1, name)
-            out.kernel(process, number, 7, 0, 10, name="k()", correlation_id=number)
+            out.kernel(out.process(number + 1, name), number, 7, 0, 10, name="k()", correlation_id=number)
     job = opened("a.sqlite")
     assert {item.role for item in job.ranks} == roles
     by_name = {item.process_name: item.rank for item in job.ranks}

@@ -333,9 +333,8 @@ def test_occupancy_by_what_is_scarce(opened, tmp_path):
         ((32, 1, 1), 16, 0, 0.5),  # 32 blocks of one warp
         ((128, 1, 1), 16, 60_000, 3 * 4 / 64),  # 61 056 B with the system's share, in 128s: three of 233 472 B
         ((1024, 1, 1), 255, 0, None),  # 8 warps fit, of 32: it cannot have run
-        ((0, 0, 0), 16, 0, None),
-        ((128, 1, 1), 0, 0, None),
-    ]
+        ((0, 0, 0), 16, 0, None), ((128, 1, 1), 0, 0, None),
+    ]  # fmt: skip
     with ExportWriter(tmp_path / "a.sqlite") as export:
         export.gpu(0)
         process = export.process(100)

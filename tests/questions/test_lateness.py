@@ -38,46 +38,24 @@ def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path: Path, h
     job.align(ClockMode.COLLECTIVES)
     everything, collectives = Selection(), job.collectives()
     assert collective_kinds(everything, job.ranks, collectives).cells("verdict") == [verdict]
-    table = nccl_summary(job.session, everything, job.ranks, job.pairing(), what="kernel")
-    assert table.cells("verdict") == [verdict]
+    assert nccl_summary(job.session, everything, job.ranks, job.pairing(), what="kernel").cells("verdict") == [verdict]
     single = set(collective_operations(everything, job.ranks, collectives).cells("verdict"))
     assert single <= {"skew", "transfer-bound", "mixed", "unknown"}
     assert single == {"unknown"} or verdict != "unknown"
 
 
-@pytest.mark.parametrize(
-    ("how", "says", "advises"),
-    first(
-        1,
-        [
-            (
-                {"loads": on(2, 30 * MS)},
-                "at 20 of 40 collectives: its data loader takes 30 ms longer a step.",
-                "Load on",
-            ),
-            ({"loads": on(2, 30 * MS), "loader": "prepare"}, ": its GPU idles 30 ms longer a step.", "on the CPU"),
-            ({"loads": on(2, 30 * MS), "loader": "x", "fills": "copy"}, ": its copies take 30 ms longer", "pinned"),
-            ({"loads": on(2, 30 * MS), "loader": "x", "fills": "host"}, ": its host functions take 30 ms", "a thread"),
-            ({"computes": on(2, 30 * MS), "kernel": "odd"}, "Only odd takes longer there", "Compare the inputs of odd"),
-            ({"computes": on(2, 30 * MS)}, ": its kernels take 30 ms longer a step.", "exclude its node"),
-            (
-                {"computes": on(2, 30 * MS), "clock": lambda rank: 1200 if rank == 2 else 1755},
-                "The clock of this GPU is 1,200 MHz, of the others 1,755 MHz.",
-                "power cap",
-            ),
-            (
-                {"computes": on(2, 90 * MS, (7, 13))},
-                ": its kernels take 90 ms longer in 2 of 20 steps (7, 13).",
-                "Compare",
-            ),
-            (
-                {"loads": on(2, 90 * MS, (7, 13))},
-                ": its data loader takes 90 ms longer in 2 of 20 steps (7, 13)",
-                "Load",
-            ),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("how", "says", "advises"), first(1, [
+    ({"loads": on(2, 30 * MS)}, "at 20 of 40 collectives: its data loader takes 30 ms longer a step.", "Load on"),
+    ({"loads": on(2, 30 * MS), "loader": "prepare"}, ": its GPU idles 30 ms longer a step.", "on the CPU"),
+    ({"loads": on(2, 30 * MS), "loader": "x", "fills": "copy"}, ": its copies take 30 ms longer", "pinned"),
+    ({"loads": on(2, 30 * MS), "loader": "x", "fills": "host"}, ": its host functions take 30 ms", "a thread"),
+    ({"computes": on(2, 30 * MS), "kernel": "odd"}, "Only odd takes longer there", "Compare the inputs of odd"),
+    ({"computes": on(2, 30 * MS)}, ": its kernels take 30 ms longer a step.", "exclude its node"),
+    ({"computes": on(2, 30 * MS), "clock": lambda rank: 1200 if rank == 2 else 1755},
+     "The clock of this GPU is 1,200 MHz, of the others 1,755 MHz.", "power cap"),
+    ({"computes": on(2, 90 * MS, (7, 13))}, ": its kernels take 90 ms longer in 2 of 20 steps (7, 13).", "Compare"),
+    ({"loads": on(2, 90 * MS, (7, 13))}, ": its data loader takes 90 ms longer in 2 of 20 steps (7, 13)", "Load"),
+]))  # fmt: skip
 def test_a_late_rank_has_one_cause_and_one_finding(tmp_path: Path, how: Any, says: str, advises: str) -> None:
     triage = triaged(*ddp_job(tmp_path, **how))
     told(finding(triage, "straggler"), "Rank 2 (host) arrives last", says, advises=[advises])
@@ -87,9 +65,15 @@ def test_a_late_rank_has_one_cause_and_one_finding(tmp_path: Path, how: Any, say
         assert all(item.under == "straggler" for item in triage.findings if item.id == "idle-gaps")
 
 
-def test_one_of_two_ranks_can_be_late(tmp_path: Path) -> None:
-    triage = triaged(*ddp_job(tmp_path, 2, computes=on(1, 30 * MS)), rules=("stragglers",))
-    told(finding(triage, "straggler"), "Rank 1 (host) arrives last", advises=["exclude its node"])
+@pytest.mark.parametrize(("how", "says", "advises"), [
+    ({"ranks": 2, "computes": on(1, 30 * MS)}, "Rank 1 (host) arrives last", ["exclude its node"]),
+    ({"computes": on(2, 300 * MS, (0,))}, "its kernels take 300 ms longer in 1 of 20 steps (0).", []),
+    ({"computes": lambda rank, step: (5 * rank + 3 * step) % 4 * 500_000 + 60 * MS * (rank == 1 and step % 2)},
+     "longer in 10 of 20 steps (1, 3, 5 and", []),
+], ids=["one of two ranks", "at the first collective", "in every second step"])  # fmt: skip
+def test_a_straggler_is_named_with_its_steps(tmp_path: Path, how: Any, says: str, advises: list[str]) -> None:
+    triage = triaged(*ddp_job(tmp_path, **how), rules=("stragglers",))
+    told(finding(triage, "straggler"), says, advises=advises)
 
 
 @pytest.mark.campaign
@@ -127,16 +111,14 @@ def test_ranks_that_are_late_together_may_have_several_causes(tmp_path: Path) ->
 )
 def test_a_step_gets_shorter_until_the_next_rank_is_the_last(tmp_path: Path, extra: Any, saved: int) -> None:
     """A late rank as fast as the others saves more than the mean GPU waits, and less if another is late."""
-    triage = triaged(*ddp_job(tmp_path, computes=lambda rank, step: extra[rank] * MS))
-    gain = finding(triage, "straggler").gain
+    gain = finding(triaged(*ddp_job(tmp_path, computes=lambda rank, step: extra[rank] * MS)), "straggler").gain
     assert gain is not None and gain.recoverable == pytest.approx(saved * MS, rel=0.02)
 
 
 @pytest.mark.parametrize(("how", "saved"), first(2, [({}, 30.94), ({"computes": on(3, 40 * MS)}, 0.94)]))
 def test_what_delays_a_late_rank_could_save_what_the_others_wait(tmp_path: Path, how: Any, saved: float) -> None:
     """All ranks wait 0.9 ms a step for the GIL, one waits 30 ms more, which counts unless another rank is later."""
-    triage = triaged(*ddp_job(tmp_path, loads=on(2, 30 * MS), loader="x", fills="gil", **how))
-    gain = finding(triage, "gil-held").gain
+    gain = finding(triaged(*ddp_job(tmp_path, loads=on(2, 30 * MS), loader="x", fills="gil", **how)), "gil-held").gain
     assert gain is not None and gain.recoverable == pytest.approx(saved * MS, rel=0.01)
     assert gain.includes[-1] == "straggler"
 
@@ -148,25 +130,10 @@ def test_ranks_that_are_late_in_turn_are_findings_of_their_own(tmp_path: Path) -
         assert len(gain.includes) == len({*gain.includes})
 
 
-def test_the_cause_at_the_first_collective_is_in_the_kernels_before(tmp_path: Path) -> None:
-    triage = triaged(*ddp_job(tmp_path, computes=on(2, 300 * MS, (0,))))
-    told(finding(triage, "straggler"), "its kernels take 300 ms longer in 1 of 20 steps (0).")
-
-
-def test_a_rank_late_in_every_second_step_is_not_late_in_each(tmp_path: Path) -> None:
-    jitter = lambda rank, step: (5 * rank + 3 * step) % 4 * 500_000 + 60 * MS * (rank == 1 and step % 2)  # noqa: E731
-    told(finding(triaged(*ddp_job(tmp_path, computes=jitter)), "straggler"), "longer in 10 of 20 steps (1, 3, 5 and")
-
-
 @pytest.mark.campaign
-def test_two_slow_steps_of_a_rank_are_no_reason_to_exclude_its_node(tmp_path: Path) -> None:
-    triage = triaged(*ddp_job(tmp_path, computes=on(2, 90 * MS, (7, 13))))
-    told(finding(triage, "straggler"), never=["node", "slower"])
-
-
-@pytest.mark.campaign
-def test_slow_steps_below_the_threshold_of_stragglers_are_one_ranks(tmp_path: Path) -> None:
+def test_two_slow_steps_are_the_ranks_own_and_no_reason_to_exclude_its_node(tmp_path: Path) -> None:
     paths = ddp_job(tmp_path, computes=on(2, 90 * MS, (7, 13)))
+    told(finding(triaged(*paths), "straggler"), never=["node", "slower"])
     slow = finding(triaged(*paths, settings=["straggler_percent=90"]), "slow-steps")
     assert slow.ranks == (2,)
     told(slow, advises=["Rank 2 arrives last"], never=["all ranks share"])
@@ -203,35 +170,17 @@ def test_without_all_kernels_of_the_rank_there_is_no_cause(tmp_path: Path) -> No
     told(finding(triage, "straggler"), "Rank 2", never=["longer a step"])
 
 
-@pytest.mark.parametrize(
-    ("how", "ranks", "says"),
-    first(
-        1,
-        [
-            (
-                {"computes": on(2, 30 * MS)},
-                (1, 2),
-                "Rank 2 computes 30 ms longer a step than rank 1; the others wait for it: straggler. A step takes",
-            ),
-            (
-                {"computes": on(2, 30 * MS)},
-                (0, 1),
-                "Rank 0 and rank 1 differ by less than 1 % of a step in every part; both wait for rank 2. A step takes",
-            ),
-            (
-                {"loads": on(2, 30 * MS)},
-                (2, 1),
-                "Rank 2 idles 30 ms longer a step than rank 1; the others wait for it: straggler. A step takes",
-            ),
-            ({"computes": on(2, 30 * MS, (7, 13))}, (1, 2), "Rank 2 computes 3 ms longer a step than rank 1; the oth"),
-            (
-                {"computes": lambda rank, step: 9 * MS * (step % 4 == rank)},
-                (0, 1),
-                "Rank 0 and rank 1 differ by less than 1 % of a step in every part. A step takes",
-            ),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("how", "ranks", "says"), first(1, [
+    ({"computes": on(2, 30 * MS)}, (1, 2),
+     "Rank 2 computes 30 ms longer a step than rank 1; the others wait for it: straggler. A step takes"),
+    ({"computes": on(2, 30 * MS)}, (0, 1),
+     "Rank 0 and rank 1 differ by less than 1 % of a step in every part; both wait for rank 2. A step takes"),
+    ({"loads": on(2, 30 * MS)}, (2, 1),
+     "Rank 2 idles 30 ms longer a step than rank 1; the others wait for it: straggler. A step takes"),
+    ({"computes": on(2, 30 * MS, (7, 13))}, (1, 2), "Rank 2 computes 3 ms longer a step than rank 1; the oth"),
+    ({"computes": lambda rank, step: 9 * MS * (step % 4 == rank)}, (0, 1),
+     "Rank 0 and rank 1 differ by less than 1 % of a step in every part. A step takes"),
+]))  # fmt: skip
 def test_ranks_that_take_the_same_time_are_compared_by_what_differs(
     tmp_path: Path, how: Any, ranks: tuple[int, int], says: str
 ) -> None:

@@ -130,8 +130,7 @@ class TestJoined:
         with closing(program.job()) as job:
             job.nccl_log = read_log([str(tmp_path / "a.log"), str(tmp_path / "b.log")], job.ranks)
             calls = job.pairing().calls
-        expected = [(4096, "log", None), (4096, "log", "RING")]
-        assert rows(calls, "message_size", "size_source", "algorithm") == expected
+        assert rows(calls, "message_size", "size_source", "algorithm") == [(4096, "log", None), (4096, "log", "RING")]
 
 
 class TestNotJoined:
@@ -166,8 +165,7 @@ class TestNotJoined:
         reduce(program, 4096, 4096)
         program.call("ncclCommInitRankConfig", comm=B)
         reduce(program, 4096)
-        pairing = joined(record(0, 4096), record(5, 4096))
-        assert pairing.calls["algorithm"].isna().all()
+        assert joined(record(0, 4096), record(5, 4096)).calls["algorithm"].isna().all()
 
     @pytest.mark.campaign
     def test_calls_in_a_cuda_graph_do_not_count_as_launched(self, program, joined):
@@ -235,28 +233,23 @@ def text(tmp_path) -> Path:
     return tmp_path / "nccl.log"
 
 
-@pytest.fixture
-def logged_program(tmp_path) -> Program:
-    return Program(tmp_path / "program.sqlite")
-
-
 @pytest.fixture(scope="module")
 def reduced(tmp_path_factory) -> Iterator[OpenJob]:
     """Yield a program that reduces twice, and gathers once, without recorded sizes."""
-    logged_program = Program(tmp_path_factory.mktemp("reduced") / "program.sqlite")
+    program = Program(tmp_path_factory.mktemp("reduced") / "program.sqlite")
     for name in ("AllReduce", "AllReduce", "AllGather"):
-        logged_program.call(f"nccl{name}", launches=1, kernel=name)
-    with closing(logged_program.job()) as job:
+        program.call(f"nccl{name}", launches=1, kernel=name)
+    with closing(program.job()) as job:
         yield job
 
 
 @pytest.fixture(scope="module")
 def two_streams(tmp_path_factory) -> Iterator[OpenJob]:
     """Yield three reductions, the second on another stream."""
-    logged_program = Program(tmp_path_factory.mktemp("streams") / "program.sqlite")
+    program = Program(tmp_path_factory.mktemp("streams") / "program.sqlite")
     for stream in (20, 30, 20):
-        logged_program.call("ncclAllReduce", launches=1, kernel="AllReduce", stream=stream)
-    with closing(logged_program.job()) as job:
+        program.call("ncclAllReduce", launches=1, kernel="AllReduce", stream=stream)
+    with closing(program.job()) as job:
         yield job
 
 
@@ -317,19 +310,19 @@ def test_communicators_whose_counts_do_not_tell_them_apart_tell_nothing(two_stre
 
 
 @pytest.mark.campaign
-def test_what_the_export_tells_stays(logged_program, text):
-    logged_program.call("ncclAllReduce", size=64, launches=1, kernel="AllReduce")
-    logged_program.call("ncclAllReduce", launches=1, kernel="AllReduce")
-    with closing(logged_program.job()) as job:
+def test_what_the_export_tells_stays(program, text):
+    program.call("ncclAllReduce", size=64, launches=1, kernel="AllReduce")
+    program.call("ncclAllReduce", launches=1, kernel="AllReduce")
+    with closing(program.job()) as job:
         calls = aligned(job, log(text, ("AllReduce", 100))).calls
     assert rows(calls, "message_size", "size_source") == [(64, "payload"), (400, "log")]
 
 
 @pytest.mark.campaign
 def test_kernels_without_nvtx_calls_are_aligned_themselves(tmp_path, text):
-    logged_program = Program(tmp_path / "silent.sqlite", domain=False)
+    program = Program(tmp_path / "silent.sqlite", domain=False)
     for number in range(2):
-        logged_program.launch(1_000_000 * (number + 1), logged_program.main, 20, "AllReduce")
-    with closing(logged_program.job()) as job:
+        program.launch(1_000_000 * (number + 1), program.main, 20, "AllReduce")
+    with closing(program.job()) as job:
         kernels = aligned(job, log(text, ("AllReduce", 100), ("AllReduce", 25))).kernels
     assert rows(kernels, "message_size", "ranks", "bus_size") == [(400, 4, 600.0), (100, 4, 150.0)]

@@ -3,7 +3,6 @@
 The programs of ``Programs`` are the processes of one export.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -374,12 +373,6 @@ def test_outer_calls_are_those_around(drawn):
     assert all(ends[around] >= ends[place] for place, around in enumerate(outer.tolist()) if around >= 0)
 
 
-@pytest.fixture(scope="module", params=[*NcclPayloads])
-def exports(request, tmp_path_factory) -> list[Path]:
-    job = TrainingJob(ranks=3, steps=2, layers=1, payload_layout=request.param, gpu_metrics=False)
-    return job.write(tmp_path_factory.mktemp("three"))
-
-
 def without_numbers(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with operations by their first row and categories as texts."""
     first = frame["operation"].map(frame.reset_index().groupby("operation")["index"].min())
@@ -388,8 +381,10 @@ def without_numbers(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.mark.campaign
-def test_reports_one_at_a_time_give_the_same(exports, opened, monkeypatch):
-    session = opened(*exports)
+@pytest.mark.parametrize("layout", NcclPayloads)
+def test_reports_one_at_a_time_give_the_same(tmp_path, opened, monkeypatch, layout):
+    job = TrainingJob(ranks=3, steps=2, layers=1, payload_layout=layout, gpu_metrics=False)
+    session = opened(*job.write(tmp_path))
     whole = NcclPairing.load(session)
     monkeypatch.setattr(derived, "_MOST_ROWS", 1)
     apart = NcclPairing.load(session)

@@ -126,13 +126,9 @@ def efa_rank(path: Path, host: str, seconds: range, *fields: str) -> Path:
 
 
 def test_a_running_total_of_efa_is_a_rate_once_by_host(opened, tmp_path):
-    job = OpenJob(
-        opened(
-            efa_rank(tmp_path / "rank0.sqlite", "a", range(5), "tx_bytes", "rx_bytes", "rdma_read_bytes"),
-            efa_rank(tmp_path / "rank1.sqlite", "a", range(3), "tx_bytes"),
-            efa_rank(tmp_path / "rank2.sqlite", "b", range(5), "tx_bytes"),
-        )
-    )
+    ranks = (("a", 5, "tx_bytes", "rx_bytes", "rdma_read_bytes"), ("a", 3, "tx_bytes"), ("b", 5, "tx_bytes"))
+    paths = [efa_rank(tmp_path / f"{n}.sqlite", host, range(end), *keys) for n, (host, end, *keys) in enumerate(ranks)]
+    job = OpenJob(opened(*paths))
     window = Selection(window=Window(0, 4_000 * MS))
     answer = network_table(job, window)
     found = records(answer)

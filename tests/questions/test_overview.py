@@ -175,8 +175,7 @@ def test_a_small_export_is_sampled_whole(tmp_path):
 @pytest.mark.campaign
 def test_no_row_counts_twice_and_the_share_of_rows_is_true(tmp_path):
     for kernels in (1, 2, 63, 64, 65, 100, 5_000):
-        path = synthetic.benchmark_export(tmp_path / f"{kernels}.sqlite", kernels=kernels, names=7)
-        answer = first_sample(path)
+        answer = first_sample(synthetic.benchmark_export(tmp_path / f"{kernels}.sqlite", kernels=kernels, names=7))
         sampled = sum(row[1] for row in iter_rows(answer))
         assert 0 < sampled <= min(kernels, 64 * 64), kernels
         assert sampled >= min(kernels, 64 * 64) * 0.5, kernels

@@ -56,23 +56,17 @@ SHAPES: dict[str, Callable[[Path], list[Path]]] = {
         " WHERE rowid % 3 = 0",
     ),
     "no table of kernels": _one(synthetic.two_process_export, f"DROP TABLE {KERNEL}"),
-    "MPI": _one(synthetic.simulation_export),
-    "every table": _one(synthetic.all_tables_export),
-    "OS calls only": _only_os_calls,
-    "no API calls": _one(synthetic.two_process_export, f"DELETE FROM {RUNTIME}"),
-    "an old nsys": _one(synthetic.old_schema_export),
-    "several runs": _two_runs,
-    "a job": _job,
+    "MPI": _one(synthetic.simulation_export), "every table": _one(synthetic.all_tables_export),
+    "OS calls only": _only_os_calls, "no API calls": _one(synthetic.two_process_export, f"DELETE FROM {RUNTIME}"),
+    "an old nsys": _one(synthetic.old_schema_export), "several runs": _two_runs, "a job": _job,
     "nodes of graphs": _one(synthetic.node_graph_export),
     "no kernels": _one(synthetic.two_process_export, f"DELETE FROM {KERNEL}"),
     "no table of API calls": _one(synthetic.two_process_export, f"DROP TABLE {RUNTIME}"),
-    "payloads": _one(synthetic.payload_export),
-    "instrumented names": _one(synthetic.instrumented_nccl_export),
-    "no GPU": _one(synthetic.cpu_only_export),
-    "nothing": _one(synthetic.empty_export),
+    "payloads": _one(synthetic.payload_export), "instrumented names": _one(synthetic.instrumented_nccl_export),
+    "no GPU": _one(synthetic.cpu_only_export), "nothing": _one(synthetic.empty_export),
     "ranges that stay open": _one(synthetic.open_ranges_export),
     "a late capture": _one(synthetic.delayed_capture_export),
-}
+}  # fmt: skip
 
 
 @contextmanager
@@ -111,7 +105,6 @@ def written(tmp_path_factory) -> list[Path]:
 
 @pytest.fixture
 def job(written, tmp_path) -> list[Path]:
-    """Return copies of two exports, which tests may change."""
     (tmp_path / "job").mkdir()
     return [Path(shutil.copy(path, tmp_path / "job")) for path in written[:2]]
 

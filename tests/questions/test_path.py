@@ -32,8 +32,7 @@ def written(path: Path, write: Callable[[Program], object]) -> Path:
 
 class Case(Program):
     def synchronise(self, name: str, span: tuple[int, int], stream: int, **how: int) -> None:
-        number = self.call(name, span)
-        self.export.sync(self.process, 0, stream, *span, correlation_id=number, **how)
+        self.export.sync(self.process, 0, stream, *span, correlation_id=self.call(name, span), **how)
 
 
 do = Steps()
@@ -270,8 +269,7 @@ def test_without_records_nccl_may_have_blocked_all_that_it_did(tmp_path, losses)
     ((NO_RECORDS, NO_WAITS, NO_CALLS_OF_EVENTS), "waits between streams are not in the export"),
 ])  # fmt: skip
 def test_a_budget_with_unresolved_time_says_why(tmp_path, capsys, losses, words):
-    path = stepped(tmp_path / "a.sqlite", *losses)
-    assert main(["budget", str(path), "--by", "step", "--no-cache"]) == 0
+    assert main(["budget", str(stepped(tmp_path / "a.sqlite", *losses)), "--by", "step", "--no-cache"]) == 0
     _, notes = capsys.readouterr()
     assert words in notes and ("any work" in notes or "any earlier work" in notes) == bool(words)
 

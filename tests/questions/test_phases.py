@@ -121,8 +121,7 @@ class TestKernels:
 
     def test_replayed_steps_decode_and_eager_attention_prefills(self, server):
         eager, replayed = {"eager": [(GEMM, MS), (FMHA, MS)]}, {"replayed": [(GEMM, MS), (FMHA, MS)]}
-        found = phases_of(self.steps(server, eager, replayed, replayed))
-        assert found == ["prefill", "decode", "decode"] * 3
+        assert phases_of(self.steps(server, eager, replayed, replayed)) == ["prefill", "decode", "decode"] * 3
 
     @pytest.mark.campaign
     def test_a_graph_that_was_traced_as_a_whole_is_replayed(self, server):
@@ -342,8 +341,7 @@ class TestAnchors:
 
     @pytest.mark.campaign
     def test_gradient_accumulation_counts_steps_of_the_optimizer(self, job):
-        training = job([*layers(4) * 3, OPTIMIZER, TO_HOST] * 5)
-        kind, number, _ = found(training)
+        kind, number, _ = found(job([*layers(4) * 3, OPTIMIZER, TO_HOST] * 5))
         assert (kind, number) == ("optimizer", 4)
 
 
@@ -443,8 +441,7 @@ class TestRanks:
     def test_all_ranks_have_the_same_steps_at_the_same_time(self, tmp_path, opened):
         (tmp_path / "copies").mkdir()
         paths = without_nvtx(training_job(tmp_path, ranks=2, steps=6, layers=4), tmp_path / "copies")
-        steps = OpenJob(opened(*paths)).steps()
-        first, second = steps.of_task.values()
+        first, second = OpenJob(opened(*paths)).steps().of_task.values()
         assert first.anchor == second.anchor and first.numbers.tolist() == second.numbers.tolist()
         assert abs(first.gpu.start - second.gpu.start).max() < first.median / 2
 

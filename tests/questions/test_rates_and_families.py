@@ -129,13 +129,8 @@ def test_calls_are_compared_per_step_of_those_between_the_first_step_and_the_las
     for letter, path in zip("ab", paths, strict=True):
         steps = native(path, "SELECT start, \"end\" FROM NVTX_EVENTS WHERE text LIKE 'step %' ORDER BY start")
         low, high = steps[0][0], steps[-1][1]
-        counts = dict(
-            native(
-                path,
-                f"SELECT s.value, count(*) FROM {_ACTIVITY}RUNTIME JOIN StringIds s ON s.id = nameId "
-                f'WHERE start < {high} AND "end" > {low} GROUP BY 1',
-            )
-        )
+        query = f"SELECT s.value, count(*) FROM {_ACTIVITY}RUNTIME JOIN StringIds s ON s.id = nameId "
+        counts = dict(native(path, f'{query} WHERE start < {high} AND "end" > {low} GROUP BY 1'))
         name = "cudaMemcpyAsync_v3020"
         own = next(row for key, row in found.items() if key.startswith("cudaMemcpyAsync"))
         assert own[f"count_{letter}"] == pytest.approx(counts[name] / len(steps))

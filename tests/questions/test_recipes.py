@@ -78,7 +78,6 @@ def on_gpu(export: ExportWriter, pid: int) -> Any:
 
 @pytest.fixture
 def job_of(opened, tmp_path) -> Callable[..., OpenJob]:
-    """Return a function that opens an export that a test fills."""
     return lambda fill: OpenJob(opened(written(tmp_path / "filled.sqlite", fill)))
 
 
@@ -351,13 +350,8 @@ class TestRules:
             for number, start in enumerate((0, 1000, 1500)):
                 for one in (process, other):
                     export.kernel(one, 0, 7, start, start + 100, name="k", correlation_id=number)
-            for start, end, work in (
-                (50, 150, "flush"),
-                (140, 200, "stop"),
-                (600, 650, "flush"),
-                (1550, 1700, "flush"),
-            ):
-                export.profiler_overhead(thread, start, end, work)
+            for span in ((50, 150, "flush"), (140, 200, "stop"), (600, 650, "flush"), (1550, 1700, "flush")):
+                export.profiler_overhead(thread, *span)
 
         job = job_of(fill)
         assert gaps(job, 10, "rank", "start", "duration", "profiler", "work") == [
@@ -391,9 +385,7 @@ class TestRules:
 class TestPaces:
     def test_deltas_are_from_the_end_of_the_one_before_and_the_first_has_none(self, job, demo_job):
         name = max(by_name(demo_job, SHORT).items(), key=lambda item: sum(map(sum, item[1].values())))[0]
-        sql = (
-            "SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds s ON s.id = shortName WHERE s.value = ? "
-        )
+        sql = "SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds s ON s.id = shortName WHERE value = ? "
         found = table(job, "cuda_gpu_kern_pace", names=Names.SHORT, by_rank=True)
         for rank, path in enumerate(demo_job):
             spans = native(path, sql + "ORDER BY start, end", (name,))
@@ -542,10 +534,8 @@ class TestMaps:
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(-20, 60), st.integers(1, 20), st.integers(0, 50)), max_size=8),
-    st.integers(-10, 20),
-    st.integers(1, 50),
-    st.integers(1, 7),
-)
+    st.integers(-10, 20), st.integers(1, 50), st.integers(1, 7),
+)  # fmt: skip
 def test_a_mean_rate_is_that_of_its_samples_moment_by_moment(samples, lo, width, bins):
     starts, lengths, values = (np.array([one[place] for one in samples], np.int64) for place in range(3))
     found = mean_rate(starts, starts + lengths, values.astype(float), lo, lo + width * bins, bins)
@@ -553,9 +543,7 @@ def test_a_mean_rate_is_that_of_its_samples_moment_by_moment(samples, lo, width,
         moments = range(lo + number * width, lo + (number + 1) * width)
         rates = [[v for s, n, v in samples if s <= moment < s + n] for moment in moments]
         sampled = [sum(own) for own in rates if own]
-        assert (math.isnan(found[number]) and not sampled) or found[number] == pytest.approx(
-            sum(sampled) / len(sampled)
-        )
+        assert found[number] == pytest.approx(sum(sampled) / len(sampled) if sampled else math.nan, nan_ok=True)
 
 
 @pytest.mark.campaign
@@ -573,8 +561,7 @@ def test_two_ranks_of_one_report_are_two_ranks(opened):
     (path,) = shared("h100-2rank-moe-before")
     job = OpenJob(opened(path))
     found = table(job, "cuda_gpu_kern_sum", by_rank=True)
-    sql = "SELECT globalPid, sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL GROUP BY 1"
-    expected = dict(native(path, sql))
+    expected = dict(native(path, "SELECT globalPid, sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL GROUP BY 1"))
     assert {item.rank: expected[item.task.process] for item in job.ranks} == {
         rank: sum(row["total"] for row in found if row["rank"] == rank) for rank in (0, 1)
     }

@@ -88,8 +88,7 @@ class TestWindow:
 
     def test_it_is_a_span_of_job_time(self, shifted):
         later = Selection(window=Window(1_200, 1_300))
-        found = names(shifted, tables.nvtx_marks, later)
-        assert found == {(1, "mark at the start"), (1, "mark at the last moment")}
+        assert names(shifted, tables.nvtx_marks, later) == {(1, "mark at the start"), (1, "mark at the last moment")}
         open_ones = {name for report, name in names(shifted, tables.nvtx_ranges, later) if report == 0}
         assert open_ones == {"open before", "open inside", "open at the end"}
         with pytest.raises(UsageError, match="ends"):
@@ -103,8 +102,7 @@ class TestPlaces:
         assert {report for report, _ in names(shifted, tables.nvtx_ranges, only)} == {1}
         both = Selection(tasks=frozenset({Task(*first), Task(*second)}))
         assert names(shifted, tables.nvtx_ranges, both) == names(shifted, tables.nvtx_ranges, Selection())
-        crossed = Selection(tasks=frozenset({Task(first[0], second[1])}))
-        assert names(shifted, tables.nvtx_ranges, crossed) == set()
+        assert names(shifted, tables.nvtx_ranges, Selection(tasks=frozenset({Task(first[0], second[1])}))) == set()
 
     @pytest.mark.campaign
     @settings(max_examples=60)
@@ -213,12 +211,9 @@ class TestFilterInSql:
         assert self.passes(shifted, wanted, [*names, None]) == [wanted.matches(name or "") for name in [*names, None]]
 
     PATTERN = st.lists(
-        st.sampled_from(
-            ["a", "B", "z", ".", ".*", "a+", "b?", "[ab]", "[^a]", "(a|b)", "^", r"\.", r"\d", r"\S", "x{2}"]
-        ),
-        min_size=1,
-        max_size=6,
-    ).map("".join)
+        st.sampled_from(["a", "B", "z", ".", ".*", "a+", "b?", "[ab]", "[^a]", "(a|b)", "^", r"\.", r"\d", r"\S",
+                         "x{2}"]), min_size=1, max_size=6,
+    ).map("".join)  # fmt: skip
 
     @pytest.mark.campaign
     @settings(max_examples=60)

@@ -94,8 +94,7 @@ class TestOneGpu:
         paths = tuple(tmp_path / f"{name}.sqlite" for name in names)
         kernels = two_processes(paths, seed)
         with closing(open_job(*paths)) as job:
-            found = judged(job, settings=["gap_ms=60"], rules=("launch_overhead",))
-            late = finding(found, "launch-overhead")
+            late = finding(judged(job, settings=["gap_ms=60"], rules=("launch_overhead",)), "launch-overhead")
             assert f"of {sum(map(len, kernels.values()))} launches" in late.sentence
             spans = sorted(kernels[0] + kernels[1])
             ends = [max(end for _, end in spans[:count]) for count in range(1, len(spans))]

@@ -1,9 +1,7 @@
 """Reports on MPI, OpenMP, OpenACC, unified memory and the network: expected tables are computed by hand."""
 
-from contextlib import closing
-
 import pytest
-from support import asked_of_stats, csv_of_stats, edit, session_over
+from support import asked_of_stats, csv_of_stats, edit
 from synthetic import ExportWriter, all_tables_export, empty_export, simulation_export
 
 from nsystui.base.selection import Selection, Window
@@ -21,12 +19,6 @@ STATISTICS = "Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns)"
 def body(session: Session, report: str, selection: Selection | None = None) -> list[str]:
     """Return the lines of a report without its header."""
     return csv_of_stats(session, report, selection).splitlines()[1:]
-
-
-@pytest.fixture(scope="module")
-def simulation(tmp_path_factory):
-    with closing(session_over(simulation_export(tmp_path_factory.mktemp("simulation") / "rank0.sqlite"))) as session:
-        yield session
 
 
 class TestUnifiedMemory:
@@ -96,8 +88,7 @@ class TestUnifiedMemory:
 
 
 def migrate(export: ExportWriter, start: int, end: int, *, address: int, size: int, kind: str = "UvmHtoD") -> None:
-    process = export.process(5_000)
-    export.memcpy(process, 0, 7, start, end, size=size, kind=kind, correlation_id=None, address=address)
+    export.memcpy(export.process(5_000), 0, 7, start, end, size=size, kind=kind, correlation_id=None, address=address)
 
 
 class TestDirectives:
@@ -156,7 +147,8 @@ class TestMpi:
 
 
 class TestNetwork:
-    def test_the_threshold_itself_is_no_congestion(self, simulation):
+    def test_the_threshold_itself_is_no_congestion(self, opened, tmp_path):
+        simulation = opened(simulation_export(tmp_path / "rank0.sqlite"))
         for threshold, rates in {499: [20000, 30000, 500], 500: [20000, 30000], 29_999: [30000], 30_000: []}.items():
             lines = body(simulation, f"network_congestion:ticks_threshold={threshold}")
             assert [int(line.split(",")[3]) for line in lines] == rates, threshold

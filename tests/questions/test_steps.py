@@ -282,8 +282,7 @@ class TestWithoutNumbers:
         assert (found.anchor, found.name) == ("nvtx", name)
 
     def test_a_process_without_gpu_work_may_have_the_ranges(self, run):
-        engine = run.export.process(4000, "engine")
-        thread = run.export.thread(engine, 4000, "engine")
+        thread = run.export.thread(run.export.process(4000, "engine"), 4000, "engine")
         self.repeat(run, ("forward", 4))
         for number in range(6):
             run.range("EngineCore.step", 1000 * number, 1000 * number + 200, thread)
@@ -480,12 +479,10 @@ def test_a_selected_step_has_its_ranges_and_kernels_on_all_ranks(demo_session):
     assert {name for name in (ranges.names[code] for code in ranges.values("name")) if name.startswith("step")} == {
         "step 1"
     }
-    query = sa.select(table.c.report, table.c.row).where(*where(table, selection))
-    seen = set(demo_session.rows(query))
+    seen = set(demo_session.rows(sa.select(table.c.report, table.c.row).where(*where(table, selection))))
     nccl = selected(job.pairing().kernels, selection)
     assert {*zip(nccl["report"], nccl["row"], strict=True)} <= seen
     for times in step_times(job.steps()).values():
-        own = times.at(times.numbers == 1).window(0)
-        of_rank = Selection(window=own, tasks=frozenset({times.task}))
+        of_rank = Selection(window=times.at(times.numbers == 1).window(0), tasks=frozenset({times.task}))
         count = len(demo_session.rows(sa.select(table.c.row).where(*where(table, of_rank))))
         assert count == sum(report == times.task.report for report, _ in seen) > 0

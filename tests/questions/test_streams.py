@@ -46,8 +46,7 @@ def _queues(path) -> dict[int, tuple[int, float, list[int], int]]:
             full += (moment - last) * (waiting >= LIMIT)
             waiting, last = waiting + change, moment
             most = max(most, waiting)
-        span = max(own)[0] - min(own)[0]
-        found[stream] = most, sum(delays[stream]) / span, delays[stream], full
+        found[stream] = most, sum(delays[stream]) / (max(own)[0] - min(own)[0]), delays[stream], full
     return found
 
 

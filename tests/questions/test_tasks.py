@@ -100,8 +100,7 @@ class TestEnvironment:
     @pytest.mark.campaign
     def test_every_launcher_is_known(self, job):
         for variable in RANK_VARIABLES:
-            found = numbers(job(*environments({variable: "12"}, {variable: "3"})))
-            assert found == ([12, 3], BY_ENVIRONMENT), variable
+            assert numbers(job(*environments({variable: "12"}, {variable: "3"}))) == ([12, 3], BY_ENVIRONMENT), variable
 
     @pytest.mark.campaign
     def test_a_rank_that_is_the_same_everywhere_is_passed_over(self, job):

@@ -11,7 +11,7 @@ from support import edit, native
 from synthetic import ExportWriter
 from synthetic.writing.writer import START_END
 
-from nsystui.base.answer import Row, Value, record
+from nsystui.base.answer import record
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.questions.algebra.intervals import Intervals, union
 from nsystui.questions.events.kinds import EventKind
@@ -64,17 +64,12 @@ def opened_lanes(timeline) -> list[LaneIdentity]:
 
 
 def first_rank(session: Session) -> tuple[Timeline, list[LaneIdentity]]:
-    """Return the timeline of a session, and the lanes of its first rank, opened."""
     timeline = Timeline.of(OpenJob(session), Selection())
     return timeline, list(timeline.lanes(frozenset({timeline.ranks[0].task}))[0])
 
 
 def stream_lanes(lanes: list[LaneIdentity]) -> list[LaneIdentity]:
     return [lane for lane in lanes if lane.stream is not None]
-
-
-def by_key(row: Row) -> dict[str, Value]:
-    return record(EVENT_COLUMNS, row)
 
 
 def operations(job: OpenJob, lane: LaneIdentity) -> list[tuple[int, int, str, str]]:
@@ -257,7 +252,7 @@ def test_the_calls_of_a_thread_are_events_of_its_lanes(job, timeline, opened_lan
         assert own.start.tolist() == [time + report.clock_offset for thread, time in expected if thread == lane.thread]
         row = range_next_to(timeline, lane, int(own.start[2]), True)
         assert row[0] == own.start[3] and row[1] == "api"
-        assert timeline.lane_of(by_key(row)) == lane
+        assert timeline.lane_of(record(EVENT_COLUMNS, row)) == lane
 
 
 @pytest.mark.parametrize(("word", "most"), [

@@ -86,8 +86,7 @@ def test_a_straggler_costs_what_the_job_lost(healthy, slow_rank):
     found = finding(slow_rank.found, "straggler")
     assert found.ranks == (2,)
     # The other three of four GPUs lose that time, the slow GPU does not.
-    lost = slow_rank.found.time - healthy.found.time
-    assert found.cost == pytest.approx(lost * 3 / 4, rel=0.1)
+    assert found.cost == pytest.approx((slow_rank.found.time - healthy.found.time) * 3 / 4, rel=0.1)
     assert found.cost <= slow_rank.found.budget.exposed_nccl / 4
     told(found, "as many kernels as the others, but they take 25 % longer")
     assert "different-work" not in ids(slow_rank.found)
@@ -219,14 +218,10 @@ def test_pinned_copies_on_the_stream_of_the_kernels_are_a_remark_below_the_thres
         told(one, "50 host-to-device copies (pinned", "50 ms", advises=("on a separate stream", "prefetch"))
 
 
-def parsed(command: str) -> None:
-    name, *flags = shlex.split(command)
-    command_parser(name).parse_args(["file.sqlite", *flags])
-
-
 def test_every_view_has_a_command():
     for view in (DIAGNOSTICS, *(view.name for home in SCREENS for view in views_of(home))):
-        parsed(Door(view).command)
+        name, *flags = shlex.split(Door(view).command)
+        command_parser(name).parse_args(["file.sqlite", *flags])
 
 
 def test_a_door_is_rendered_as_the_command_for_it():

@@ -39,8 +39,7 @@ def test_a_long_start_is_a_remark_with_what_the_cpu_did(tmp_path):
 
 
 def test_a_short_start_is_not_told(tmp_path):
-    path = late(tmp_path / "a.sqlite", before=10, recorded=False)
-    assert triaged(path, rules=("start_and_end",)).findings == ()
+    assert triaged(late(tmp_path / "a.sqlite", before=10, recorded=False), rules=("start_and_end",)).findings == ()
 
 
 def test_a_gpu_that_waits_while_another_one_of_its_process_works_is_told_of(tmp_path):
@@ -106,8 +105,7 @@ def test_compilers_are_known_by_their_nvtx_ranges_and_not_by_those_of_what_they_
 
 
 def test_what_compiles_at_the_start_alone_is_a_remark(tmp_path):
-    ill = rare_illnesses.compiling(tmp_path / "a.sqlite", busy=((130, 170),))
-    found = triaged(*ill.paths, rules=COMPILING)
+    found = triaged(*rare_illnesses.compiling(tmp_path / "a.sqlite", busy=((130, 170),)).paths, rules=COMPILING)
     assert finding(found, "jit-compilation").severity is Severity.INFO
 
 

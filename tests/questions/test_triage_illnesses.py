@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from campaign import some
+from campaign import first, some
 from support import edit
 from synthetic import illnesses as ill
 from synthetic import rare_illnesses as rare
@@ -42,46 +42,31 @@ ILL: list[tuple[str, Write, str]] = [
     ("mpi-waits", ill.mpi_waits, ""),
     ("mpi-waits", partial(ill.mpi_waits, schema="3.0.0"), "most time in MPI_Allreduce"),  # its calls are NVTX ranges
     ("unified-memory", partial(ill.unified_memory_faults, later=4_500_000), "Kernels run for 50 % of this time"),
-    ("slow-pace", ill.throttled, "to 1,650 MHz"),
-    ("slow-pace", partial(ill.throttled, clock=False), ""),
+    ("slow-pace", ill.throttled, "to 1,650 MHz"), ("slow-pace", partial(ill.throttled, clock=False), ""),
     ("exposed-communication", ill.exposed_communication, ""),
-    ("exposed-communication", partial(rare.reducing, calls=8), "8 AllReduce a step"),
-    ("gil-held", ill.gil_held, ""),
-    ("blocking-reads", ill.file_reads, ""),
-    ("layout-changes", ill.layout_changes, "one layout: NHWC"),
+    ("exposed-communication", partial(rare.reducing, calls=8), "8 AllReduce a step"), ("gil-held", ill.gil_held, ""),
+    ("blocking-reads", ill.file_reads, ""), ("layout-changes", ill.layout_changes, "one layout: NHWC"),
     ("layout-changes", partial(ill.layout_changes, name="loop_transpose_fusion_3"), "transposed tensor"),
-    ("input-pipeline", ill.starved, "num_workers"),
-    ("input-pipeline", partial(ill.starved, pin_ms=17), "pin"),
-    ("staged-peer-copies", ill.staged_copies, ""),
-    ("launch-bound", ill.launch_bound, ""),
+    ("input-pipeline", ill.starved, "num_workers"), ("input-pipeline", partial(ill.starved, pin_ms=17), "pin"),
+    ("staged-peer-copies", ill.staged_copies, ""), ("launch-bound", ill.launch_bound, ""),
     ("launch-bound", partial(ill.launch_bound, ahead=5_000), " 0 % waiting for launches"),
     ("preempted", ill.preempted, ""),
     ("preempted", partial(ill.preempted, others=False), "No recorded thread had the CPU"),
     # The time after a cudaFree counts up to the next kernel, if the whole gap is short.
     ("allocator-churn", ill.allocator_churn, ""),
     ("allocator-churn", partial(ill.allocator_churn, drains_ns=MS), "2.0 per step"),
-    ("allocator-churn", partial(ill.allocator_churn, steps=False), ""),
-    ("slow-place", ill.slow_numa_node, ""),
-    ("unfused-kernels", ill.unfused, ""),
-    ("first-launches", ill.first_use, "EAGER"),
-    ("precision", ill.slow_precision, ""),
-    ("profiler-overhead", ill.profiler_at_work, ""),
+    ("allocator-churn", partial(ill.allocator_churn, steps=False), ""), ("slow-place", ill.slow_numa_node, ""),
+    ("unfused-kernels", ill.unfused, ""), ("first-launches", ill.first_use, "EAGER"),
+    ("precision", ill.slow_precision, ""), ("profiler-overhead", ill.profiler_at_work, ""),
     ("kernel-outliers", ill.kernel_outliers, ""),
     # Means, of all launches or of parts, are larger than the smaller outliers.
-    ("kernel-outliers", ill.masked_outliers, "14 launches"),
-    ("synchronous-memsets", ill.synchronous_memsets, ""),
-    ("step-traffic", ill.step_traffic, "pinned already"),
-    ("pageable-copies", ill.pageable_copies, "at 10.0 GB/s"),
-    ("launch-overhead", rare.waiting_for_launches, ""),
-    ("synchronising-calls", rare.synchronising_calls, ""),
-    ("synchronous-copies", rare.synchronous_copies, ""),
-    ("exposed-memory", rare.synchronous_copies, ""),
-    ("different-work", rare.different_work, ""),
-    ("straggler", ill.pipeline_stages, "Among the 2 ranks of part B"),
-    ("warm-up", rare.warming_up, ""),
-    ("drift", rare.drifting, ""),
-    ("round-trips", rare.round_trips, "on the GPU"),
-]
+    ("kernel-outliers", ill.masked_outliers, "14 launches"), ("synchronous-memsets", ill.synchronous_memsets, ""),
+    ("step-traffic", ill.step_traffic, "pinned already"), ("pageable-copies", ill.pageable_copies, "at 10.0 GB/s"),
+    ("launch-overhead", rare.waiting_for_launches, ""), ("synchronising-calls", rare.synchronising_calls, ""),
+    ("synchronous-copies", rare.synchronous_copies, ""), ("exposed-memory", rare.synchronous_copies, ""),
+    ("different-work", rare.different_work, ""), ("straggler", ill.pipeline_stages, "Among the 2 ranks of part B"),
+    ("warm-up", rare.warming_up, ""), ("drift", rare.drifting, ""), ("round-trips", rare.round_trips, "on the GPU"),
+]  # fmt: skip
 
 
 @pytest.mark.campaign  # tests/answers has the findings of each
@@ -104,11 +89,9 @@ HEALTHY: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     "a kernel always varies": (ill.varying_kernel, "kernel_outliers"),
     "a long kernel has the template of a short one": (ill.two_templates, "kernel_outliers"),
     "kernels run beside a compiler": (partial(rare.compiling, busy=((50, 130), (130, 170))), "jit_compilation"),
-    "a library with a part of its name compiles": (
-        partial(rare.compiling, library="/opt/libtritonserver.so", function="infer"),
-        "jit_compilation",
-    ),
-}
+    "a library with a part of its name compiles":
+        (partial(rare.compiling, library="/opt/libtritonserver.so", function="infer"), "jit_compilation"),
+}  # fmt: skip
 HEALTHY_TOO: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     "BF16": (partial(ill.slow_precision, precision="bf16bf16_bf16f32_f32"), "precision"),
     "copies within a GPU": (partial(ill.staged_copies, kind="DtoD"), "staged_copies"),
@@ -224,20 +207,13 @@ def test_slow_places_are_pci_addresses_where_no_numa_nodes_are_known(tmp_path):
     assert {one.cost for one in found} == {written.cost}
 
 
-@pytest.mark.parametrize(
-    ("name", "chip", "factor"),
-    [  # the dense peaks of NVIDIA's data sheets, TFLOPS: FP16 or BF16 (GeForce: FP32 accumulation), FP32
-        pytest.param("Tesla V100-SXM2-16GB", "GV100", 125 / 15.7, marks=pytest.mark.campaign),
-        pytest.param("NVIDIA A100-SXM4-40GB", "", 312 / 19.5, marks=pytest.mark.campaign),
-        pytest.param("NVIDIA A40", "GA102", 149.7 / 37.4, marks=pytest.mark.campaign),
-        pytest.param("NVIDIA L40", "AD102", 181 / 90.5, marks=pytest.mark.campaign),
-        pytest.param("NVIDIA L40S", "AD102", 362 / 91.6, marks=pytest.mark.campaign),
-        pytest.param("NVIDIA GeForce RTX 4090", "AD102", 165.2 / 82.6, marks=pytest.mark.campaign),
-        pytest.param("NVIDIA H20", "GH100", 148 / 44, marks=pytest.mark.campaign),
-        ("NVIDIA H100 80GB HBM3", "GH100", 989 / 67),
-        ("Tesla K80", "GK210", None),
-    ],
-)
+# The dense peaks of NVIDIA's data sheets, TFLOPS: FP16 or BF16 (GeForce: FP32 accumulation), FP32.
+@pytest.mark.parametrize(("name", "chip", "factor"), first(2, [
+    ("NVIDIA H100 80GB HBM3", "GH100", 989 / 67), ("Tesla K80", "GK210", None),
+    ("Tesla V100-SXM2-16GB", "GV100", 125 / 15.7), ("NVIDIA A100-SXM4-40GB", "", 312 / 19.5),
+    ("NVIDIA A40", "GA102", 149.7 / 37.4), ("NVIDIA L40", "AD102", 181 / 90.5), ("NVIDIA L40S", "AD102", 362 / 91.6),
+    ("NVIDIA GeForce RTX 4090", "AD102", 165.2 / 82.6), ("NVIDIA H20", "GH100", 148 / 44),
+]))  # fmt: skip
 def test_fp32_costs_what_the_gpu_could_do_if_it_is_known(tmp_path, name, chip, factor):
     written = ill.slow_precision(tmp_path / "fp32.sqlite", "f32f32_f32f32_f32", GpuModel(name, chip))
     found = triaged(*written.paths, rules=("precision",))

@@ -24,7 +24,6 @@ from nsystui.questions.host.gaps import gaps_table
 from nsystui.questions.host.host_work import host_work
 from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.host.time_budget import budget_with_causes
-from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.ranks.steps import steps_by_rank
 from nsystui.questions.triage.baseline import against
@@ -33,6 +32,7 @@ from nsystui.questions.triage.run import triage
 pytestmark = pytest.mark.campaign
 
 MS = 1_000_000
+MIGRATION = {"kind": "UvmHtoD", "source": MANAGED, "destination": MANAGED, "migration_cause": 2}
 
 
 def with_gaps(
@@ -65,8 +65,7 @@ def with_gaps(
     ({"os_calls": True, "samples": True}, ["--cpuctxsw"]),
 ])  # fmt: skip
 def test_what_to_record_is_only_what_is_not_there(tmp_path, recorded, wanted):
-    found = triaged(with_gaps(tmp_path / "a.sqlite", **recorded), rules=("idle_gaps",))
-    text = str(finding(found, "idle-gaps").advice)
+    text = str(finding(triaged(with_gaps(tmp_path / "a.sqlite", **recorded), rules=("idle_gaps",)), "idle-gaps").advice)
     assert [flag for flag in ("-t osrt", "--cpuctxsw", "--sample") if flag in text] == wanted
     assert "checkpoints" not in text
 
@@ -114,8 +113,7 @@ STEPS = ("idle_gaps", "step_times")
 
 
 def test_slow_steps_stand_under_the_gaps_that_made_them_slow(tmp_path):
-    found = triaged(stepped(tmp_path / "a.sqlite", [20] * 10 + [80] + [20] * 3), rules=STEPS)
-    slow = finding(found, "slow-steps")
+    slow = finding(triaged(stepped(tmp_path / "a.sqlite", [20] * 10 + [80] + [20] * 3), rules=STEPS), "slow-steps")
     assert slow.under == "idle-gaps"
     told(slow, "60 ms is idle time in long gaps.")
     assert not any(word in str(slow.advice) for word in ("Every rank", "checkpoint"))  # there is only one rank
@@ -191,10 +189,7 @@ def test_a_gpu_that_hardly_works_is_in_no_healthy_job(tmp_path):
 def test_page_faults_that_were_not_recorded_are_not_0(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         for start in gpu.rounds(5, 5 * MS, 5 * MS):
-            gpu.export.memcpy(
-                gpu.process, 0, 7, start, start + MS, size=2_000_000, kind="UvmHtoD",
-                correlation_id=None, source=MANAGED, destination=MANAGED, migration_cause=2,
-            )  # fmt: skip
+            gpu.export.memcpy(gpu.process, 0, 7, start, start + MS, size=2_000_000, correlation_id=None, **MIGRATION)
             gpu.export.cpu_page_fault(gpu.process, start, 0x7F00_0000_0000)
     found = finding(triaged(tmp_path / "a.sqlite", rules=("unified_memory",)), "unified-memory")
     told(found, "GPU page faults not recorded and 5 CPU page faults")
@@ -211,10 +206,7 @@ def test_pages_that_move_before_kernels_are_prefetched_not_pinned(tmp_path, pref
             gpu.kernel(start, start + 3 * MS, launched=start - 2 * MS - 10_000)
             if prefetches:
                 gpu.export.api(gpu.main, start - 2 * MS - 9_000, start - 2 * MS, "cudaMemPrefetchAsync_v8000", None)
-            gpu.export.memcpy(
-                gpu.process, 0, 7, start - 2 * MS, start, size=2_000_000, kind="UvmHtoD",
-                correlation_id=0, source=MANAGED, destination=MANAGED, migration_cause=2,
-            )  # fmt: skip
+            gpu.export.memcpy(gpu.process, 0, 7, start - 2 * MS, start, size=2_000_000, correlation_id=0, **MIGRATION)
     result = triaged(tmp_path / "a.sqlite", rules=("unified_memory", "exposed_memory", "memory_copies", "step_traffic"))
     assert {item.id for item in result.findings} == {"unified-memory", "exposed-memory"}
     assert "blocked most by unified memory" in result.summary
@@ -293,13 +285,8 @@ def test_one_rank_alone_does_not_tell_who_is_late_and_nothing_hides_what_is_alon
         gpu.kernel(MS, 90 * MS, launched=MS // 2, name=nccl_kernel("AllGather").name)
     found = triaged(tmp_path / "a.sqlite", rules=("capture", "exposed_communication"))
     told(finding(found, "ranks-missing"), "Only 1 of 8 ranks is open.")
-    alone = finding(found, "exposed-communication")
-    told(
-        alone,
-        "in AllGather",
-        advises=("no compute to hide", "Open all ranks"),
-        never=("overlap communication", "blocks"),
-    )
+    told(finding(found, "exposed-communication"), "in AllGather", advises=("no compute to hide", "Open all ranks"),
+         never=("overlap communication", "blocks"))  # fmt: skip
 
 
 @pytest.mark.parametrize("has_steps", [False, True])
@@ -335,10 +322,8 @@ def test_the_busiest_kernel_is_not_said_to_be_all_that_can_gain_in_a_job_that_wa
 
 
 def test_the_straggler_that_is_gone_and_the_one_that_is_new_are_told_by_their_ranks(tmp_path):
-    paths = [
-        TrainingJob(ranks=2, steps=8, layers=4, straggler=rank, stall_ms=0).write(tmp_path / str(rank))
-        for rank in range(2)
-    ]
+    jobs = (TrainingJob(ranks=2, steps=8, layers=4, straggler=rank, stall_ms=0) for rank in range(2))
+    paths = [job.write(tmp_path / str(rank)) for rank, job in enumerate(jobs)]
     with closing(open_job(*paths[1])) as job, closing(open_job(*paths[0])) as baseline:
         text = "\n".join(change_lines(against(Side(job, Selection(), "B"), Side(baseline, Selection(), "A"))))
     assert "NEW     W  straggler of rank 1  " in text
@@ -358,33 +343,26 @@ def test_the_range_of_a_launch_bound_stretch_is_that_of_its_launches(tmp_path, a
         gpu.export.nvtx_range(gpu.main, start - 10 * US, start + 500 * every, "main_loop")
         gpu.export.nvtx_range(other, start, start + 499 * every, "evaluate")
         for number in range(600):
-            gpu.export.api(
-                other, start + number * US, start + number * US + 500, "cudaEventQuery_v3020", 10_000 + number
-            )
+            now = start + number * US
+            gpu.export.api(other, now, now + 500, "cudaEventQuery_v3020", 10_000 + number)
         for number in range(500):
             begin = start + every * number
             gpu.kernel(begin, begin + length, launched=begin - 2_500 - ahead)
         gpu.main, main = other, gpu.main
         gpu.kernel(60 * MS, 60 * MS + length, launched=60 * MS - 10 * US)
         gpu.main = main
-    settings = ("launch_percent=99",)
-    found = finding(triaged(tmp_path / "a.sqlite", rules=("launch_bound",), settings=settings), "launch-bound")
-    told(found, "in NVTX range `main_loop`,", never=("evaluate",))
+    found = triaged(tmp_path / "a.sqlite", rules=("launch_bound",), settings=("launch_percent=99",))
+    told(finding(found, "launch-bound"), "in NVTX range `main_loop`,", never=("evaluate",))
 
 
 def test_without_calls_the_launching_thread_is_unknown_and_has_no_range(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
-        other = gpu.export.thread(gpu.process, 5_001, "evaluator")
-        gpu.export.nvtx_range(other, MS, 20 * MS, "evaluate")
+        gpu.export.nvtx_range(gpu.export.thread(gpu.process, 5_001, "evaluator"), MS, 20 * MS, "evaluate")
         for begin in (MS, 10 * MS):
             gpu.export.kernel(gpu.process, 0, 7, begin, begin + MS, name="work(float*)", correlation_id=None)
     with closing(open_job(tmp_path / "a.sqlite")) as job:
         (work,) = host_work(job, [IdleSpan(job.ranks[0].task, 0, 2 * MS, 10 * MS)])
     assert (work.range_name, work.next_range) == (None, None)
-
-
-def notes(job: OpenJob) -> str:
-    return " ".join(budget_with_causes(job, Selection()).notes)
 
 
 @pytest.mark.parametrize("of_main", [True, False])
@@ -398,7 +376,7 @@ def test_the_work_of_another_thread_is_not_in_the_range_of_the_launching_thread(
         for begin in range(22 * MS, 60 * MS, MS):
             gpu.kernel(begin, begin + MS - US, launched=begin - 10 * US)
     with closing(open_job(tmp_path / "a.sqlite")) as job:
-        text = notes(job)
+        text = " ".join(budget_with_causes(job, Selection()).notes)
     assert ("cudaMalloc in `evaluate`" in text) == of_main, text
     assert ("cudaMalloc on loader 5001 " in text) != of_main and "5001 in" not in text, text
 
@@ -452,20 +430,16 @@ def test_all_long_gaps_have_a_cause_and_what_is_not_recorded_of_one_rank_is_advi
 def test_a_kernel_during_which_pages_move_waits_for_them(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.in_a_row([MS] * 150 + [20 * MS] + [MS] * 50)
-        memories = {"source": MANAGED, "destination": MANAGED, "migration_cause": 2, "correlation_id": 0}
-        gpu.export.memcpy(gpu.process, 0, 7, 155 * MS, 160 * MS, size=MS, kind="UvmHtoD", **memories)
+        gpu.export.memcpy(gpu.process, 0, 7, 155 * MS, 160 * MS, size=MS, correlation_id=0, **MIGRATION)
     found = finding(triaged(tmp_path / "a.sqlite", rules=("kernel_outliers",)), "kernel-outliers")
     told(found, "Pages of unified memory move", advises=("Prefetch the pages",), never=("another process",))
 
 
-@pytest.mark.parametrize(
-    ("call", "starting", "passed", "advises"),
-    [
-        (5 * US, 0, ("9.95 ms", "0 ns"), "only 10 % of the time of late launches"),
-        (45 * US, 0, ("9.95 ms", "0 ns"), "A launch costs the CPU"),
-        (5 * US, 30 * US, ("3.98 ms", "5.97 ms"), "most of this time to start kernels"),
-    ],
-)
+@pytest.mark.parametrize(("call", "starting", "passed", "advises"), [
+    (5 * US, 0, ("9.95 ms", "0 ns"), "only 10 % of the time of late launches"),
+    (45 * US, 0, ("9.95 ms", "0 ns"), "A launch costs the CPU"),
+    (5 * US, 30 * US, ("3.98 ms", "5.97 ms"), "most of this time to start kernels"),
+])  # fmt: skip
 def test_waiting_for_launches_is_due_to_calls_or_to_starts_only_if_these_take_the_time(
     tmp_path, call, starting, passed, advises
 ):

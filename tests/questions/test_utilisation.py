@@ -124,8 +124,7 @@ def test_processes_that_share_an_ordinal_are_kept_apart(opened, tmp_path):
         put(export, second, [("K", 0, 100)], device=1)
     session, window = opened(export.path), Window(0, 100)
     busy = load(session)
-    places = [(item.device.task.pid, item.device.device) for item in busy.devices]
-    assert places == [(100, 0), (200, 0), (200, 1)]
+    assert [(item.device.task.pid, item.device.device) for item in busy.devices] == [(100, 0), (200, 0), (200, 1)]
     assert [lane.totals.busy for lane in busy.lanes(window, 1)] == [60, 10, 100]
     by_task = busy.breakdown(extents(session, Selection(window))).values()
     # A task with two GPUs has twice the time.
@@ -313,6 +312,5 @@ def test_real_exports_have_the_known_totals(opened, name):
     lanes = load(session).lanes(window, 120)
     assert [measures(lane) for lane in lanes] == GOLDEN[name]
     for lane in lanes:
-        covered = lane.busy.sum() * (window.end - window.start) / 120
-        assert covered == pytest.approx(lane.totals.busy)
+        assert lane.busy.sum() * (window.end - window.start) / 120 == pytest.approx(lane.totals.busy)
         assert lane.busy.max() <= 1

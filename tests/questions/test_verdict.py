@@ -79,8 +79,7 @@ def test_the_same_work_in_a_longer_run_is_slower_although_the_gpu_is_idle_for_le
 
 def test_steps_are_judged_by_their_mean_and_not_their_median(tmp_path):
     """B's loader has two workers: every other step is fast, which lowers the median and hardly the sum."""
-    a = steps(tmp_path / "a.sqlite", [150] * 21)
-    found, _ = judged(a, steps(tmp_path / "b.sqlite", [20, 400] * 10 + [20]))
+    found, _ = judged(steps(tmp_path / "a.sqlite", [150] * 21), steps(tmp_path / "b.sqlite", [20, 400] * 10 + [20]))
     assert found.basis is ComparedBy.STEP
     assert found.is_slower
     # The last step ends with its last kernel, after 10 ms.
@@ -203,15 +202,13 @@ def test_a_family_of_other_kernels_changed_by_what_its_total_did(tmp_path):
 
 
 def test_a_slower_job_fails_on_warnings_without_any_finding(tmp_path):
-    a = kernels(tmp_path / "a.sqlite", 20, 20, 19)
-    found = triaged_against(a, kernels(tmp_path / "b.sqlite", 20, 200, 199))
+    found = triaged_against(kernels(tmp_path / "a.sqlite", 20, 20, 19), kernels(tmp_path / "b.sqlite", 20, 200, 199))
     assert not any(one.kind.is_worse and one.finding.severity is not Severity.INFO for one in found.listed)
     assert found.has(Severity.WARNING) and not found.has(Severity.ERROR)
 
 
 def test_a_faster_job_passes_although_a_gap_has_a_larger_share_of_it(tmp_path):
-    a = kernels(tmp_path / "a.sqlite", 20, 200, 190)
-    found = triaged_against(a, kernels(tmp_path / "b.sqlite", 20, 20, 10))
+    found = triaged_against(kernels(tmp_path / "a.sqlite", 20, 200, 190), kernels(tmp_path / "b.sqlite", 20, 20, 10))
     assert found.verdict is not None and found.verdict.is_faster
     assert {one.finding.id: one.kind for one in found.listed}["idle-gaps"] is not ChangeKind.WORSE
     assert not found.has(Severity.WARNING)

@@ -5,6 +5,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from support import job_of
 from synthetic import two_process_export
 from synthetic.demo import TrainingJob
 
@@ -12,7 +13,6 @@ from nsystui.base.answer import Answer, iter_rows
 from nsystui.base.selection import NameFilter, Selection
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.host import host_work
-from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.kernels.summary import GroupBy, Names, kernel_summary
 from nsystui.questions.queries import derived
@@ -79,10 +79,7 @@ def test_questions_about_everything_are_asked_once_of_each_job(ask, asked):
 @pytest.mark.campaign
 def test_a_triage_finds_what_another_has_kept_whatever_the_clocks(demo_job, asked, tmp_path, monkeypatch):
     def answer(cache: Cache | None, is_aligned: bool) -> Answer:
-        with closing(Session(cache=cache)) as session:
-            for path in demo_job:
-                session.add(path)
-            job = OpenJob(session)
+        with job_of(*demo_job, cache=cache) as job:
             if is_aligned:
                 job.align(ClockMode.COLLECTIVES)
             return triage_table(triage(job))

@@ -6,21 +6,13 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from synthetic import two_process_export
 
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 
 
-@pytest.fixture(scope="package")
-def original(tmp_path_factory) -> Path:
-    """Return an export of two processes with 100 kernels each, which tests must not change."""
-    return two_process_export(tmp_path_factory.mktemp("original") / "rank0.sqlite")
-
-
 @pytest.fixture
 def export(tmp_path, original) -> Path:
-    """Return a copy of the export."""
     return shutil.copyfile(original, tmp_path / "rank0.sqlite")
 
 

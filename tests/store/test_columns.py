@@ -182,8 +182,7 @@ class TestOnlyWhatIsAsked:
 
     def test_a_summary_reads_its_rows_once(self, original, partly, read):
         assert len(kernel_summary(partly(original), Selection()))
-        scans = [query for query in read if "KIND_KERNEL" in query and "min(rowid)" not in query]
-        assert len(scans) == 1
+        assert len([query for query in read if "KIND_KERNEL" in query and "min(rowid)" not in query]) == 1
 
     def test_more_columns_come_to_those_that_are_there(self, original, partly, packed):
         session = partly(original)
@@ -272,8 +271,7 @@ class TestKept:
         monkeypatch.setattr(opening, "connect", traced)
         for _ in range(2):
             with closing(Session(cache)) as session:
-                report = session.add(export, whole=False)
-                session.tally(report, CALLS)
+                session.tally(session.add(export, whole=False), CALLS)
                 session.rows(sa.select(CALLS.c.start))
                 session.rows(sa.select(KERNELS.c.start))
         assert [asked.count(f'PRAGMA quick_check("{table}")') for table in (NATIVE, RUNTIME)] == [1, 1]

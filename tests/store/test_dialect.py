@@ -8,12 +8,11 @@ from nsystui.store.database import engine_of
 
 ROWS = [("a", 1, 10, 1.5), ("a", 2, 20, None), ("b", 3, 30, 2.5), (None, 4, None, 0.5)]
 TABLE = sa.table(
-    "rows",
-    sa.column("name", sa.Text),
+    "rows", sa.column("name", sa.Text),
     sa.column("end", sa.BigInteger),  # a reserved word
     sa.column("Value", sa.BigInteger),  # a name with a capital
     sa.column("share", sa.Double),
-)
+)  # fmt: skip
 NAME, END, VALUE, SHARE = TABLE.c
 
 

@@ -15,6 +15,7 @@ import campaign
 import duckdb
 import pytest
 import sqlalchemy as sa
+from support import session_over
 from synthetic import benchmark_export
 
 from nsystui.base import resources
@@ -202,9 +203,7 @@ class TestTooLittleMemory:
     @pytest.mark.campaign
     def test_several_files_are_counted(self, tmp_path, original, cache):
         paths = [shutil.copyfile(original, tmp_path / f"rank{number}.sqlite") for number in range(3)]
-        with closing(Session(cache)) as session:
-            for path in paths:
-                session.add(path)
+        with closing(session_over(*paths, cache=cache)) as session:
             session.database.execute("SET memory_limit = '1MB'")
             one, other = tables.kernels.alias("one"), tables.kernels.alias("other")
             with pytest.raises(ExportError) as error:

@@ -102,10 +102,9 @@ class TestCounts:
         with ExportWriter(tmp_path / "m.sqlite") as export:
             process = export.process(5_000)
             for number in range(3):
-                export.memcpy(
-                    process, 0, 7, 10 * number, 10 * number + 5, size=100, kind="HtoD", correlation_id=number, source=1
-                )
-                export.memset(process, 0, 7, 10 * number + 6, 10 * number + 8, size=7, correlation_id=9)
+                now = 10 * number
+                export.memcpy(process, 0, 7, now, now + 5, size=100, kind="HtoD", correlation_id=number, source=1)
+                export.memset(process, 0, 7, now + 6, now + 8, size=7, correlation_id=9)
         assert session.add(tmp_path / "m.sqlite").packed.counts["memory_ops"] == 6
         table = tables.memory_ops.c
         places = (table.operation, table.bytes, table.source_memory, table.target_memory, table.is_memset)
@@ -297,8 +296,7 @@ class TestHostileNames:
 
     def test_a_zero_byte_inside_a_name_is_a_character(self, tmp_path, both):
         with ExportWriter(tmp_path / "z.sqlite") as export:
-            main = export.thread(export.process(5_000), 5_000, "main")
-            export.nvtx_range(main, 1, 2, "a")
+            export.nvtx_range(export.thread(export.process(5_000), 5_000, "main"), 1, 2, "a")
         edit(tmp_path / "z.sqlite", "UPDATE NVTX_EVENTS SET text = CAST(x'610062' AS TEXT)")
         assert column(both(tmp_path / "z.sqlite"), tables.nvtx_ranges.c.name) == ["a\0b"]
 
@@ -392,8 +390,7 @@ class TestChunks:
                 export.nvtx_range(main, number, number + 1, f"range {number}")
         edit(tmp_path / "far.sqlite", "UPDATE NVTX_EVENTS SET eventId = eventId * 1000000000000000")
         steps: list[Progress] = []
-        report = session.add(tmp_path / "far.sqlite", steps.append)
-        assert report.packed.counts["nvtx_ranges"] == 5
+        assert session.add(tmp_path / "far.sqlite", steps.append).packed.counts["nvtx_ranges"] == 5
         assert len(steps) < 100
 
     def test_progress_grows_to_its_total(self, exports, session, monkeypatch):
@@ -408,7 +405,6 @@ class TestChunks:
 
 class TestStopping:
     def left(self, session: Session) -> list[tuple[str]]:
-        """Return the tables of a session in memory."""
         return session.database.sql("SELECT table_name FROM duckdb_tables()").fetchall()
 
     @pytest.mark.campaign

@@ -6,14 +6,15 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from support import job_of
 from synthetic.demo import TrainingJob
 
 from nsystui.base.selection import Selection, Window
@@ -27,7 +28,6 @@ from nsystui.questions.ranks.overview import job_facts, task_table
 from nsystui.store import seals
 from nsystui.store.cache import Cache
 from nsystui.store.results import Caps, Memory, ResultKey, Results, bundle_of, json_array, json_of, write_bundles
-from nsystui.store.session import Session
 
 ARRAYS = {
     "times": np.array([-5, 1_780_000_000_000_000_000], np.int64), "small": np.array([0, 200, 3], np.int64),
@@ -169,14 +169,8 @@ def cache(packs, tmp_path) -> Path:
     return Path(shutil.copytree(packs, tmp_path / "cache"))
 
 
-@contextmanager
-def opened(paths: Sequence[Path], cache: Path | None) -> Iterator[OpenJob]:
-    session = Session(cache=None if cache is None else Cache(cache))
-    for path in paths:
-        session.add(path)
-    job = OpenJob(session)
-    yield job
-    job.close()
+def opened(paths: Sequence[Path], cache: Path | None) -> closing[OpenJob]:
+    return job_of(*paths, cache=None if cache is None else Cache(cache))
 
 
 def result_files(cache: Path) -> list[Path]:
@@ -202,8 +196,7 @@ RANGE_ARRAYS = (
 
 
 def arrays_of(ranges: NvtxRanges) -> object:
-    arrays = {key: ranges.values(key).tolist() for key in RANGE_ARRAYS}
-    return ranges.lanes, ranges.names, ranges.notes, arrays
+    return ranges.lanes, ranges.names, ranges.notes, {key: ranges.values(key).tolist() for key in RANGE_ARRAYS}
 
 
 def everything(job: OpenJob, selection: Selection) -> object:

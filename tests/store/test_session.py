@@ -171,8 +171,7 @@ class TestFrames:
         assert frame["end"].dtype == "Int64"
         assert frame["name"].tolist() == ["open", "far"]
         name = sa.func.nullif(table.name, "far").label("name")
-        half = sa.cast(table.end, sa.Double).label("half")
-        frame = asked.frame(sa.select(name, half).order_by(table.start))
+        frame = asked.frame(sa.select(name, sa.cast(table.end, sa.Double).label("half")).order_by(table.start))
         assert [None if pd.isna(value) else value for value in frame["name"]] == ["open", None]
         assert np.isnan(frame["half"][0])
         ends = asked.arrays(sa.select(table.end).order_by(table.start))["end"]
@@ -180,8 +179,7 @@ class TestFrames:
         assert asked.scalar(sa.select(tables.kernels.c.start)) is None
 
     def test_values_of_a_query_are_bound_and_not_written_into_it(self, asked):
-        name = "x' OR 1=1 --"
-        for value in (name, "far"):
+        for value in ("x' OR 1=1 --", "far"):
             query = sa.select(tables.nvtx_ranges.c.name).where(tables.nvtx_ranges.c.name == value)
             assert asked.rows(query) == ([("far",)] if value == "far" else [])
             assert len(asked.frame(query)) == len(asked.rows(query))

@@ -74,8 +74,7 @@ def test_a_table_out_of_order_is_sorted_piece_by_piece_and_nothing_else_stays(ex
 def test_rows_with_lost_names_are_named_and_counted(export, cache):
     edit(export, f"UPDATE {KERNEL} SET shortName = 987654, demangledName = 987654 WHERE rowid = 40")
     with closing(Session(cache=cache)) as session:
-        report = session.add(export)
-        assert report.packed.left_out["kernels"].nameless == 1
+        assert session.add(export).packed.left_out["kernels"].nameless == 1
         lost = sa.select(tables.kernels.c.row).where(tables.kernels.c.name == "[name 987654 lost]")
         assert session.rows(lost) == [(40,)]
 

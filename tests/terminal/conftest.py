@@ -19,8 +19,7 @@ def job(written_once) -> list[str]:
 def environment(tmp_path, job) -> dict[str, str | None]:
     """Return the variables of a program with a separate directory for temporary files, and of its shell."""
     (tmp_path / "tmp").mkdir()
-    cache = Path(job[0]).parent / "cache"
-    return {"NSYSTUI_CACHE_DIR": str(cache), "TMPDIR": str(tmp_path / "tmp"), "PS1": "shell$ "}
+    return {"NSYSTUI_CACHE_DIR": str(Path(job[0]).parent / "cache"), "TMPDIR": str(tmp_path / "tmp"), "PS1": "shell$ "}
 
 
 @pytest.fixture

@@ -122,5 +122,4 @@ class Monkey:
 
 def resident(pid: int) -> int:
     """Return the memory of a process, bytes."""
-    pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -51,12 +51,10 @@ def test_a_monkey_breaks_nothing(job, tmp_path):
         pytest.skip("the real exports are not on this machine")
     errors = tmp_path / "errors"
     env = {
-        "NSYSTUI_ERRORS": str(errors),
-        "NSYSTUI_CACHE_DIR": str(tmp_path / "cache"),
-        "HOME": str(home),
+        "NSYSTUI_ERRORS": str(errors), "NSYSTUI_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(home),
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22",  # no mouse
-    }
+    }  # fmt: skip
     with Terminal([sys.executable, str(WATCHED), *map(str, words)], env, cwd=home, ready="? help") as terminal:
         terminal.settle()
         monkey = Monkey(terminal, errors, campaign.SEED)

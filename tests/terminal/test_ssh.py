@@ -141,8 +141,7 @@ def test_a_connection_that_drops_ends_the_program(server):
 def program(tmp_path_factory) -> str:
     directory = tmp_path_factory.mktemp("multiplexers")
     paths = [str(path) for path in training_job(directory / "job", ranks=2, steps=3)]
-    words = [*PROGRAM, *paths]
-    return f"NSYSTUI_CACHE_DIR={directory / 'cache'} {shlex.join(words)}; echo ended; sleep 20"
+    return f"NSYSTUI_CACHE_DIR={directory / 'cache'} {shlex.join([*PROGRAM, *paths])}; echo ended; sleep 20"
 
 
 def start(name: str, program: str, directory) -> tuple[list[str], list[str], dict[str, str | None]]:

@@ -16,7 +16,6 @@ from nsystui.cli import main
 
 
 def note(error: BaseException | None) -> None:
-    """Append the traceback of an error to the file."""
     with open(os.environ["NSYSTUI_ERRORS"], "a", encoding="utf-8") as file:
         file.write("".join(traceback.format_exception(error)) if error is not None else "an error without a name\n")
 

@@ -34,7 +34,6 @@ def two_ranks(written_once) -> list[Path]:
 
 @pytest.fixture(scope="session")
 def job(two_ranks) -> list[Path]:
-    """Return the job of most tests of keys."""
     return two_ranks
 
 

@@ -144,7 +144,6 @@ def cells(app: NsystuiApp, key: str) -> list[Any]:
 
 
 def keys_of(text: str) -> list[str]:
-    """Return the keys that type a text."""
     named = {" ": "space", ",": "comma", "-": "minus"}
     return [named.get(character, character) for character in text]
 

@@ -191,8 +191,7 @@ async def test_a_high_lane_is_one_lane_to_the_cursor():
 async def test_the_lanes_of_a_half_row_have_the_cursor_one_after_the_other():
     async with shown(ChartApp(lanes=0)) as (app, pilot):
         bins = [1.0] * app.chart.chart_width
-        lanes = [Lane(f"r{n}", bins, f"{n}", "nccl") for n in range(40)]
-        app.chart.set_lanes(lanes, 0, S, halves=True)
+        app.chart.set_lanes([Lane(f"r{n}", bins, f"{n}", "nccl") for n in range(40)], 0, S, halves=True)
         assert app.lines()[1].startswith("  r2 r3 ") and app.lines()[1].endswith("2 3")
         await pilot.press("down", "down", "down")
         assert app.chart.cursor_lane == 3 and app.lines()[1].startswith("▸ r3 ") and app.lines()[1][13] == "▄"

@@ -40,8 +40,7 @@ def test_bars_go_to_both_sides_and_are_as_long_as_the_difference():
     assert answer.cells("bar") == ["▼██████│       ", "       │███▲   ", "       │▲      ", "       │       ", None]
     assert without_bars(answer).columns == columns and without_bars(answer).rows[0] == (-600, "a")
     assert answer.sorted_by("bar", descending=True).cells("name")[0] == "b"
-    styles = [change_styles(record).get("bar") for record in answer.records()]
-    assert styles == ["better", "worse", "worse", None, None]
+    assert [change_styles(record).get("bar") for record in answer.records()] == ["better", "worse", "worse", None, None]
 
 
 def test_less_time_is_better_and_a_count_is_neither():

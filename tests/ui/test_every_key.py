@@ -1,7 +1,6 @@
 """Keys on every screen and view, also before the screen has its answer: nothing ends the program."""
 
 from itertools import product
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -48,24 +47,19 @@ async def test_every_key_of_the_program_in_every_view(two_ranks, cache, tab, tmp
             assert not ended(app), (tab, view)
 
 
-def server(directory: Path) -> list[Path]:
-    return ServingJob(ranks=2, steps=6, layers=1).write(directory)
-
-
-def empty(directory: Path) -> list[Path]:
-    return [empty_export(directory / "empty.sqlite")]
-
-
-def many(directory: Path) -> list[Path]:
-    return TrainingJob(ranks=8, steps=1, layers=1, gpu_metrics=False).write(directory)
+WRITERS = {
+    "server": ServingJob(ranks=2, steps=6, layers=1).write,
+    "empty": lambda directory: [empty_export(directory / "empty.sqlite")],
+    "many": TrainingJob(ranks=8, steps=1, layers=1, gpu_metrics=False).write,
+}
 
 
 @pytest.mark.findings
-@pytest.mark.parametrize("write", [server, empty, many])
-async def test_pairs_of_keys_on_every_tab_at_any_size(write, cache, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", WRITERS)
+async def test_pairs_of_keys_on_every_tab_at_any_size(name, cache, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    random = Random(f"{SEED} {write.__name__}")
-    async with running(write(tmp_path), cache, WIDE) as (app, pilot):
+    random = Random(f"{SEED} {name}")
+    async with running(WRITERS[name](tmp_path), cache, WIDE) as (app, pilot):
         for tab in some(2 * len(TABS), TABS):
             await resize(pilot, *random.choice([(1, 1), (2, 40), (500, 3), (500, 200), NARROW, WIDE]))
             for pair in random.sample(list(product(EVERY_KEY, repeat=2)), cases(12)):

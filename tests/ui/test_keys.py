@@ -64,8 +64,7 @@ def test_every_binding_is_a_key_of_a_keyboard_and_its_action_is_written_whole():
     ("a A", {"pick"}),
 ])  # fmt: skip
 def test_a_key_means_the_same_on_every_screen(shown, actions):
-    found = {key.action.partition("(")[0] for key in keys.KEYS if key.shown == shown and key.help}
-    assert found == actions
+    assert {key.action.partition("(")[0] for key in keys.KEYS if key.shown == shown and key.help} == actions
     labels = {key.label for key in keys.KEYS if key.shown == "/"}
     assert labels == {"filter", "search"}, "the key line says which of the two"
 

@@ -172,8 +172,7 @@ class TestReading:
             line_with(app, "no calls of NCCL in 1 line: record with NCCL_DEBUG=INFO")
 
     def test_an_error_that_nobody_thought_of_ends_the_reading(self, log, monkeypatch):
-        failing = Mock(side_effect=RuntimeError("a bug"))
-        monkeypatch.setattr("nsystui.exports.nccl_log.lines.LogReader.read", failing)
+        monkeypatch.setattr("nsystui.exports.nccl_log.lines.LogReader.read", Mock(side_effect=RuntimeError("a bug")))
         loading = LogLoading([str(log)], lambda _: None)
         loading.start()
         assert loading.state.is_over and loading.state.failed == "not read: a bug"

@@ -19,20 +19,6 @@ def packed(demo_job, tmp_path_factory):
     return directory
 
 
-@pytest.fixture
-def asked(monkeypatch):
-    """Return the list that gets the number of reports of each request to workers."""
-    runs = []
-    each = DaskWorkers.each
-
-    def noted(self, work, tell):
-        runs.append(sum(len(run) for run, _ in work))
-        return each(self, work, tell)
-
-    monkeypatch.setattr(DaskWorkers, "each", noted)
-    return runs
-
-
 async def shown(packed, dask):
     """Return the text of the Kernels, NCCL and Ranks screens."""
     app = NsystuiApp(JobSource((str(packed),), dask=dask))
@@ -44,7 +30,15 @@ async def shown(packed, dask):
         return screens
 
 
-async def test_the_screens_of_a_cluster_are_the_screens_here(packed, dask_scheduler, asked):
+async def test_the_screens_of_a_cluster_are_the_screens_here(packed, dask_scheduler, monkeypatch):
+    """Each request to workers is about some of the reports."""
+    asked, each = [], DaskWorkers.each
+
+    def noted(self, work, tell):
+        asked.append(sum(len(run) for run, _ in work))
+        return each(self, work, tell)
+
+    monkeypatch.setattr(DaskWorkers, "each", noted)
     on_cluster = await shown(packed, dask_scheduler)
     assert asked and set(asked) <= {1, 2, 3, 4}
     assert on_cluster == await shown(packed, None)

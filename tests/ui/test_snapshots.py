@@ -7,10 +7,10 @@ import pytest
 from jobs import name_of_screen, running
 from pytest_textual_snapshot import normalize_svg
 from scenes import NARROW, SCENES, WIDE, Scene, cache_in
+from support import session_over
 from update_demo import unpack
 
 from nsystui.store.cache import Cache
-from nsystui.store.session import Session
 from nsystui.ui.screens import findings
 from screenshots import snapshot_path
 
@@ -20,10 +20,7 @@ def demo(tmp_path_factory):
     directory = tmp_path_factory.mktemp("pictures") / "demo-job"  # the folder's name is on the screen
     files = unpack("training", directory)
     # Columns keep the width that a sample needs, so without a pack only the first picture would differ.
-    session = Session(cache=Cache(cache_in(directory)))
-    for path in files:
-        session.add(path)
-    session.close()
+    session_over(*files, cache=Cache(cache_in(directory))).close()
     return directory, tuple(map(str, files))
 
 

@@ -39,8 +39,7 @@ def label_here(app: NsystuiApp) -> str:
 async def test_lanes_fill_the_height(demo_job, cache_directory):
     async with running(demo_job, cache_directory, (200, 60), "L") as (app, pilot):
         chart = timeline(app).chart
-        rows = chart.size.height - 1
-        assert sum(last - first + 1 for first, last in map(chart.rows_of, chart.in_sight)) == rows
+        assert sum(last - first + 1 for first, last in map(chart.rows_of, chart.in_sight)) == chart.size.height - 1
         assert len({first - last for first, last in map(chart.rows_of, chart.in_sight)}) > 1
         # A label is shown once, however high its lane is, and lanes with hardly any events stay low.
         assert sum("rank 0 GPU" in line for line in screen_text(app)) == 1

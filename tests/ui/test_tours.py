@@ -13,7 +13,6 @@ import difflib
 import shlex
 import zlib
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +20,7 @@ from shutil import copytree
 
 import pytest
 from jobs import DARK, WIDE, painted, resize, shown
-from support import report_in
+from support import report_in, session_over
 from synthetic import node_graph_export, training_job, whole_graph_export
 from synthetic.demo import ServingJob
 from synthetic.demo.kineto import ENDING, write_trace
@@ -35,7 +34,6 @@ from nsystui.questions.compare import ComparisonOptions
 from nsystui.questions.compare.side import Side
 from nsystui.questions.job.opening import JobSource
 from nsystui.store.cache import Cache
-from nsystui.store.session import Session
 from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.diff_app import DiffApp
 
@@ -88,9 +86,7 @@ def columns(written_once, demo_job, run_directory) -> Path:
     """Return a cache with the demo job's columns and no results, because some screens show cached results."""
 
     def write(directory: Path) -> None:
-        with closing(Session(cache=Cache(directory / "cache"))) as session:
-            for path in demo_job:
-                session.add(path)
+        session_over(*demo_job, cache=Cache(directory / "cache")).close()
 
     written_once("tours", write)
     return run_directory / "tours/cache"

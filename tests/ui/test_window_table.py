@@ -171,8 +171,12 @@ def test_numbers_leave_before_the_text_that_tells_rows_apart_is_cut():
     layout.format(("ReduceScatter", 1, 2, 3, 4, 5, 6, "a note"))
     layout.place(60, None)
     assert line_of(layout, ("ReduceScatter", 1, 2, 3, 4, 5, 6, "a note"), 60).split() == [
-        *("ReduceScatter", "1", "2", "3"),
-        *("a", "note"),
+        "ReduceScatter",
+        "1",
+        "2",
+        "3",
+        "a",
+        "note",
     ]
 
 
