@@ -100,7 +100,7 @@ def answer():
 
 def names():
     every = (path for path in place.rglob("*") if packs or path.suffix != ".parquet")
-    return sorted(re.sub("[0-9a-f]{12}-", "ID-", str(path.relative_to(place))) for path in every)
+    return sorted(re.sub("[0-9]{6}-[0-9a-f]{12}", "GROUP", str(path.relative_to(place))) for path in every)
 
 out, struck = place.with_suffix(".txt"), place.with_suffix(".struck")
 before = place.with_suffix(".before")
