@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from campaign import SEED, cases, some
 from idle import until_repainted
-from jobs import NARROW, WIDE, resize, running, tap
+from jobs import NARROW, WIDE, press, resize, running, tap
 from synthetic.demo import ServingJob, TrainingJob
 from synthetic.variants import empty_export
 
@@ -66,3 +66,9 @@ async def test_pairs_of_keys_on_every_tab_at_any_size(name, cache, tmp_path, mon
                 tap(app, "escape", "escape", tab, *pair)
                 await until_repainted()
                 assert not ended(app), (tab, pair)
+
+
+async def test_a_list_of_choices_opens_in_the_smallest_terminal(demo_job, cache):
+    async with running(demo_job, cache, (1, 1), "2", "b") as (app, pilot):
+        await press(pilot, "escape")
+        assert not ended(app)

@@ -10,6 +10,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
+from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 
@@ -77,6 +78,11 @@ def last_line(places: Sequence[str]) -> str:
     return f"esc closes this help; more: nsystui help {topic}, nsystui help keys"
 
 
+class _Options(OptionList):
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return super().get_content_height(container, viewport, max(width, 3))  # text needs a cell inside its padding
+
+
 class ChoiceList(ModalScreen[int | None], ThrottledScreen[int | None]):
     """A list of options: a letter or Enter chooses."""
 
@@ -99,7 +105,7 @@ class ChoiceList(ModalScreen[int | None], ThrottledScreen[int | None]):
         letters = {index: letter for letter, index in self._letters.items()}
         texts = [f" {safe_text(option)} " for option in self._choice.options]
         texts[self._choice.chosen] = f"[{texts[self._choice.chosen].strip()}]"
-        options = OptionList(*(f"{letters.get(str(i), ' ')}  {text}" for i, text in enumerate(texts)), markup=False)
+        options = _Options(*(f"{letters.get(str(i), ' ')}  {text}" for i, text in enumerate(texts)), markup=False)
         options.border_title, options.highlighted = self._choice.label, self._choice.chosen
         yield options
 
