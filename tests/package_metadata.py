@@ -1,6 +1,6 @@
-"""Build hook: the addresses of the repository, and a README whose pictures and links a package index can follow.
+"""Add the addresses of the clone's remote ``origin`` to the package's metadata and to the links of its README.
 
-The address is that of the clone's remote ``origin``, if it is on a host; otherwise the README stays as it is.
+A package index then shows the README's pictures. Without a remote on a host, the README stays as it is.
 """
 
 import re

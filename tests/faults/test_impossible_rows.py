@@ -114,7 +114,7 @@ def numbers(note: str) -> dict[str, str]:
 def test_every_command_answers_as_if_they_were_not_there_and_says_how_many_it_left_out_and_why(exports):
     """Also a command that finds its answer in the cache, as every second command here.
 
-    `triage` and `diff` judge no idle time of the training job, which lacks too many of its rows.
+    `triage` and `diff` judge no idle time of a job that lacks too many of its rows, and `efficiency` has no factors.
     """
     first = answers(exports.damaged, exports.asked)
     others = [
@@ -122,6 +122,7 @@ def test_every_command_answers_as_if_they_were_not_there_and_says_how_many_it_le
         for right, got in zip(answers(exports.clean, exports.asked), first, strict=True)
         if (got.status, got.out.replace("/wrong/", "/right/")) != (right.status, right.out)
         if not (got.words[0] in ("triage", "diff") and ("at least" in got.out or "not comparable" in got.out))
+        if got.words[0] != "efficiency"
     ]
     assert others == []
     said: dict[str, str] = {}

@@ -24,9 +24,9 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import GroupBy, kernel_summary
 from nsystui.questions.nccl.grouping import NcclProperty
 from nsystui.questions.nvtx.around import range_around
-from nsystui.questions.nvtx.captures import capture_notes
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_names, nvtx_tree_table
 from nsystui.questions.nvtx.paths import Folding
+from nsystui.questions.queries.captures import capture_notes
 from nsystui.questions.timeline.streams import stream_table
 from nsystui.ui.pictures.details import event_details
 

@@ -56,7 +56,7 @@ from nsystui.questions.host.naming import ThreadRanges
 from nsystui.questions.host.segments import NO_SEGMENTS, Segments, one_after_the_other, outermost, pairs
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.names import is_nccl_kernel
-from nsystui.questions.nvtx.captures import NO_NODE
+from nsystui.questions.queries.captures import NO_NODE
 from nsystui.questions.queries.kernel_names import communicating
 from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.tasks import ROLE, selected_ranks

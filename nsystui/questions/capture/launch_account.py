@@ -197,14 +197,13 @@ def launch_accounts(session: Session, reports: Collection[Report], of_all: bool 
     are not lost: notes count them.
     """
     stored = of_each_report(session, reports, "launch-accounts", _accounts, table=canonical.API_CALLS, in_memory=True)
-    worked = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, reports)}
-    worked |= {task for silent in silent_work(session).values() for task in silent}
-    accounts = (
-        (Task(index, process), LaunchAccount(*values))
+    silent = {task for tasks in silent_work(session).values() for task in tasks}
+    return {
+        Task(index, process): LaunchAccount(*values)
         for index, arrays in stored.items()
-        for process, *values in json_of(arrays["accounts"])
-    )
-    return {task: account for task, account in accounts if of_all or task in worked}
+        for process, has_work, *values in json_of(arrays["accounts"])
+        if of_all or has_work or Task(index, process) in silent
+    }
 
 
 def _accounts(session: Session, reports: list[Report]) -> dict[int, Arrays]:
@@ -219,11 +218,12 @@ def _accounts(session: Session, reports: list[Report]) -> dict[int, Arrays]:
         for task in set().union(*portions):
             counts[task].add(*(portion.get(task, _NO_ROWS) for portion in portions))
     captures = _graph_captures(session, report_indices) if counts else {}
+    worked = set[Task]().union(*(rows_of_tasks(session, table, reports) for table in GPU_TABLES))
     rows: dict[int, list[tuple[int | None, ...]]] = {report.index: [] for report in reports}
     for task, count in counts.items():
         if count.calls[_KERNEL_LAUNCH] and task.process != canonical.NO_PROCESS:
             account = count.account(captures.get(task, ()), left_out[task.report])
-            rows[task.report].append((task.process, *astuple(account)))
+            rows[task.report].append((task.process, task in worked, *astuple(account)))
     return {index: {"accounts": json_array(values)} for index, values in rows.items()}
 
 

@@ -12,11 +12,11 @@ from nsystui.base.answer import record
 from nsystui.base.types import Expression, Query
 from nsystui.exports.metadata import pid_of, process_of
 from nsystui.questions.algebra.nesting import NO_PARENT
-from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.events.kinds import KIND_TABLES, EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, partners
-from nsystui.questions.nvtx.captures import capture_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.nvtx.ranges import NvtxRanges
+from nsystui.questions.queries.captures import Captures
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
@@ -110,3 +110,16 @@ def paths_around(ranges: NvtxRanges, moments: Sequence[tuple[int, int, int]]) ->
             number = ranges.value("parent", number)
         paths.append(" › ".join(reversed(names)) or None)
     return [paths[index] for index in inverse.tolist()]
+
+
+def capture_of(session: Session, key: EventKey) -> tuple[int, int] | None:
+    """Return thread (globalTid) and job time of the capture of a graph's operation; ``None`` for other events."""
+    table = KIND_TABLES[key.kind].table
+    if "graph_node_id" not in table.c:
+        return None
+    report = report_at(session, key.report)
+    is_event = [table.c.row == key.row, table.c.start == key.start - report.clock_offset]
+    query = sa.select(table.c.process, table.c.graph_node_id).where(table.c.report == key.report, *is_event)
+    rows = session.part([key.report]).rows(query.where(table.c.graph_node_id.is_not(None)))
+    thread, time = Captures.of(session, report).at(*np.array(rows, np.int64).reshape(-1, 2).T)
+    return (int(thread[0]), int(time[0]) + report.clock_offset) if (thread >= 0).any() else None

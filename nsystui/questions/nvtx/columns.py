@@ -16,7 +16,6 @@ from nsystui.base.selection import Selection
 from nsystui.base.types import Array, Ints
 from nsystui.questions.algebra.nesting import NO_PARENT, tree_of
 from nsystui.questions.algebra.projection import LaunchCalls, project_parts
-from nsystui.questions.nvtx.captures import replays_of
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, WHOLE, Chains, Totals, added_up, chained, narrow
 from nsystui.questions.nvtx.loading import (
     FOLDED_LABEL,
@@ -26,6 +25,7 @@ from nsystui.questions.nvtx.loading import (
     launch_parts,
     range_parts,
 )
+from nsystui.questions.queries.captures import replays_of
 from nsystui.questions.queries.derived import in_runs
 from nsystui.store import tables
 from nsystui.store.report import Report

@@ -30,7 +30,6 @@ from nsystui.base.selection import Selection
 from nsystui.base.types import Ints, Query
 from nsystui.exports.metadata import pid_column, tid_column, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, events_query
-from nsystui.questions.nvtx.captures import Captures
 from nsystui.questions.nvtx.loading import (
     FOLDED_LABEL,
     LABEL,
@@ -43,6 +42,7 @@ from nsystui.questions.nvtx.loading import (
 from nsystui.questions.nvtx.paths import NO_NODE, Folding, TreeGrouping, numbered, template
 from nsystui.questions.nvtx.tree import NvtxTree, Order
 from nsystui.questions.queries import statistics
+from nsystui.questions.queries.captures import Captures
 from nsystui.questions.queries.conditions import duration, given, job_start, where
 from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.paged import PagedAnswer

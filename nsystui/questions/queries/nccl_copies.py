@@ -33,7 +33,7 @@ def nccl_copies(session: Session) -> dict[int, Arrays]:
 def _copies(part: Session, reports: list[Report]) -> dict[int, Arrays]:
     import sqlalchemy as sa
 
-    from nsystui.questions.nvtx.captures import NO_NODE, Captures
+    from nsystui.questions.queries.captures import NO_NODE, Captures
     from nsystui.questions.queries.conditions import is_launched_by, of_reports
     from nsystui.store import tables
 

@@ -16,9 +16,9 @@ from nsystui.base.selection import Selection
 from nsystui.base.types import Array, Condition, Expression, Floats, Ints
 from nsystui.questions.algebra.groups import measures_of
 from nsystui.questions.kernels.summary import first_calls, kernel_summary
-from nsystui.questions.nvtx.captures import NO_NODE
 from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.nvtx.loading import Texts
+from nsystui.questions.queries.captures import NO_NODE
 from nsystui.questions.queries.conditions import is_launched_by, where
 from nsystui.questions.queries.partial_sums import ValueRows
 from nsystui.questions.steps.task_steps import NO_STEP, launch_id_spans

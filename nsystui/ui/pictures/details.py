@@ -202,8 +202,7 @@ def _name(row: Row) -> Value:
 def _capture(session: Session, row: Row) -> list[str]:
     """Describe the NVTX ranges in which an operation of a CUDA graph was captured."""
     from nsystui.questions.events.listing import key_of
-    from nsystui.questions.nvtx.around import path_at
-    from nsystui.questions.nvtx.captures import capture_of
+    from nsystui.questions.nvtx.around import capture_of, path_at
 
     captured = capture_of(session, key_of(row))
     path = path_at(session, key_of(row).report, *captured) if captured is not None else ()

@@ -17,12 +17,9 @@ from nsystui.base.selection import Selection
 from nsystui.base.types import Flags, Ints
 from nsystui.exports import canonical
 from nsystui.questions.algebra.projection import are_outside, calls_inside
-from nsystui.questions.events.kinds import KIND_TABLES
-from nsystui.questions.events.listing import EventKey
 from nsystui.questions.queries.conditions import duration, of_reports, where
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.recording import option_advice
-from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -64,19 +61,6 @@ class Captures:
             is_same = self.node[places] == node[rows]
             index[rows[is_same]] = places[is_same]
         return np.append(self.thread, UNRECORDED)[index], np.append(self.time, 0)[index]
-
-
-def capture_of(session: Session, key: EventKey) -> tuple[int, int] | None:
-    """Return thread (globalTid) and job time of the capture of a graph's operation; ``None`` for other events."""
-    table = KIND_TABLES[key.kind].table
-    if "graph_node_id" not in table.c:
-        return None
-    report = report_at(session, key.report)
-    is_event = [table.c.row == key.row, table.c.start == key.start - report.clock_offset]
-    query = sa.select(table.c.process, table.c.graph_node_id).where(table.c.report == key.report, *is_event)
-    rows = session.part([key.report]).rows(query.where(table.c.graph_node_id.is_not(None)))
-    thread, time = Captures.of(session, report).at(*np.array(rows, np.int64).reshape(-1, 2).T)
-    return (int(thread[0]), int(time[0]) + report.clock_offset) if (thread >= 0).any() else None
 
 
 _NOTHING = np.zeros(0, np.int64)
