@@ -230,6 +230,7 @@ def _latest(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]
 
 
 def _session_start(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> int:
+    """Return the session's start, ns since the epoch, or 0 if unknown."""
     if "utcEpochNs" not in columns.get("TARGET_INFO_SESSION_START_TIME", frozenset()):
         return 0
     row = connection.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()

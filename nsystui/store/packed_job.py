@@ -3,7 +3,7 @@
 Reports are written in groups of up to 64, with one Parquet file for each table. A group is prepared in a hidden
 directory, which lists its files and is renamed last: until then, no report of it is read. So several processes and
 machines may write one job at once. Small groups are merged later: a report is read from its newest group, and groups
-from which no report is read are removed. Two merges at once would only waste time.
+from which no report is read are removed.
 """
 
 from __future__ import annotations
@@ -425,7 +425,7 @@ class JobWriter:
             self._write(group, staging, _MOVED)
         by_name = {path.name: path for path in discover.packed_reports(self.directory)}
         for _, path in chosen:
-            if path.is_dir():  # results of later questions
+            with suppress(OSError):  # it may have no results of later questions, or the new group some already
                 path.rename(by_name[path.name])
 
     def _begin_merging(self, staging: Path) -> bool:

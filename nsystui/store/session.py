@@ -350,6 +350,7 @@ class Session:
             return self._parts[indices]
 
     def _make_part(self, indices: frozenset[int]) -> Session:
+        """Create a part, whose views have the same names in another schema."""
         database = self.database  # created before the copy, which shares it
         keep_metadata(database, len(self.reports) <= _MANY)
         part = copy.copy(self)

@@ -224,6 +224,7 @@ def _nccl_split(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str,
 
 
 def _sending(job: OpenJob, gpus: Sequence[RankIterations]) -> list[Times]:
+    """Return each GPU's time blocked by NCCL during ``SendRecv`` kernels, by iteration."""
     table = tables.kernels
     kernels: dict[tuple[Task, int], list[list[int]]] = {}
     if any(gpu.of.part("nccl").any() for gpu in gpus):

@@ -202,6 +202,7 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
 
 
 def _job_budget(side: Side, other: Side) -> tuple[Budget, int]:
+    """Return the budget of a side's GPUs, and their number."""
     selection = side.selection_for_shares(other)
     budgets = [budget for budget in device_budgets(side.job, selection) if budget.device.task.task in side.tasks]
     return in_sum(budgets), max(len(budgets), 1)
@@ -318,6 +319,7 @@ def _other_work(a: Side, b: Side, launched: Compared) -> str:
 
 
 def _threads(side: Side) -> dict[Value, float]:
+    """Return the mean threads of a launch of each kernel with recorded grid and block."""
     kernels = tables.kernels.c
     sizes = [sa.cast(kernels[f"{what}_{axis}"], sa.Double) for what in ("grid", "block") for axis in "xyz"]
     query = sa.select(kernels.name, sa.func.avg(reduce(mul, sizes))).where(*where(tables.kernels, side.selection))

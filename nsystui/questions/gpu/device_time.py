@@ -342,6 +342,7 @@ class DeviceIntervals:
         return self._shares(_DISJOINT if name == "busy" else [name], window, bins)
 
     def _shares(self, names: Iterable[str], window: Window, bins: int) -> Shares:
+        """Return the sum of the shares of disjoint parts."""
         lo, hi = window.start, window.end
         session = subtract(union([self.recorded.start], [self.recorded.end]), self.pauses)
         is_seen = covered_per_bin(session, lo, hi, bins) > 0

@@ -532,6 +532,7 @@ def _words(cause: Cause) -> str:
 
 
 def _end_before(job: OpenJob, task: Task, device: int, start: int) -> int | None:
+    """Return the latest end of the GPU's operations that began before ``start``; job time, ns."""
     session = job.session.part([task.report])
     local = start - report_at(job.session, task.report).clock_offset
     ends = []

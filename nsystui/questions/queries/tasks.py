@@ -479,6 +479,7 @@ def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
 
 
 def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
+    """Return each process's rank in the largest communicator that it made."""
     stored = of_each_report(session, session.reports, "nccl-ranks", _nccl_ranks, in_memory=True)
     rank_by_task = {
         Task(report, process): rank

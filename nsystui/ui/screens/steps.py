@@ -163,10 +163,8 @@ class StepsScreen(GroupedViewsScreen):
                 bar[_COLOURS[part]] += time
         legend = sorted(((sum(bar[colour] for bar in bars) / len(bars), colour) for colour in _LEGEND), reverse=True)
         idle = parts.mean(axis=0)[_IDLE]
-        words = {
-            **_LEGEND,
-            "idle": LABELS[PARTS[_IDLE[int(idle.argmax())]]] + ", other" * int(np.count_nonzero(idle) > 1),
-        }
+        rest = LABELS[PARTS[_IDLE[int(idle.argmax())]]] + ", other" * int(np.count_nonzero(idle) > 1)
+        words = {**_LEGEND, "idle": rest}
         notes = [(colour, f"{words[colour]} {format_value(Unit.DURATION, time)}") for time, colour in legend if time]
         word, category = "slow", "warning"
         if size > 1 and not is_marked.any():

@@ -304,6 +304,7 @@ def different_work(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _over_parts(average: Callable[[Floats], object], values: Floats, part: Array) -> Floats:
+    """Return the average of each rank's model part; shape ``(ranks,)``."""
     return np.array([average(values[part == name]) for name in part])
 
 
