@@ -214,6 +214,7 @@ def test_everything_that_acts_is_reached_by_tab_and_text_can_be_selected(seen, m
     assert seen.value("getComputedStyle(document.querySelector('svg text')).userSelect") != "none"
 
 
+@pytest.mark.campaign
 def test_it_fits_a_phone_and_prints_with_everything_open(seen, made):
     seen.open(made)
     try:

@@ -165,14 +165,14 @@ def beside_another(path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("make", "rule", "name"), [
+@pytest.mark.parametrize(("make", "rule", "name"), first(2, [
     (illnesses.allocator_churn, "allocator_churn", "allocator-churn"),
     (illnesses.preempted, "preempted", "preempted"),
     (illnesses.gil_held, "blocked_host", "gil-held"),
     (illnesses.file_reads, "blocked_host", "blocking-reads"),
     (illnesses.first_use, "first_use", "first-launches"),
     (illnesses.starved, "input_pipeline", "input-pipeline"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_what_the_second_process_of_a_gpu_waits_for_is_found(make, rule, name, tmp_path):
     path = tmp_path / "a.sqlite"
     make(path)
