@@ -7,7 +7,7 @@ open ranks are compared: another rank may have been later.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -136,21 +136,24 @@ def mainly_late(lateness_by_task: Mapping[Task, Lateness]) -> Task | None:
 
 def late_together(arrivals: Sequence[Arrivals]) -> list[tuple[Task, ...]]:
     """Return the tasks that are last, those together that arrive within `_TOGETHER` of the delay nearly every time."""
-    last, near = Counter[Task](), Counter[tuple[Task, Task]]()
+    tasks = sorted({member.task for batch in arrivals for member in batch.group.members})
+    numbers = {task: number for number, task in enumerate(tasks)}
+    last, near = np.zeros(len(tasks), np.int64), np.zeros((len(tasks), len(tasks)), np.int64)
     for batch in arrivals:
-        tasks, is_near = [member.task for member in batch.group.members], batch.wait <= _TOGETHER * batch.spread
-        for index, task in enumerate(tasks):
+        members = [numbers[member.task] for member in batch.group.members]
+        is_near = batch.wait <= _TOGETHER * batch.spread
+        for index in np.unique(batch.last[batch.last != NOBODY]).tolist():
             is_last = batch.last == index
-            last[task] += int(is_last.sum())
-            for other, count in zip(tasks, is_near[:, is_last].sum(axis=1).tolist(), strict=True):
-                near[task, other] += count
-    groups: dict[Task, tuple[Task, ...]] = {}
-    for task in sorted(last):
-        if task not in groups and last[task]:
-            near_task = {other: near[task, other] + near[other, task] for other in sorted(last) if other not in groups}
-            group = tuple(key for key, count in near_task.items() if count >= _NEARLY_ALL * (last[task] + last[key]))
-            groups |= dict.fromkeys(group, group)
-    return list(dict.fromkeys(groups.values()))
+            last[members[index]] += is_last.sum()
+            np.add.at(near[members[index]], members, is_near[:, is_last].sum(axis=1))
+    is_together = near + near.T >= _NEARLY_ALL * (last[:, None] + last)
+    groups, is_free = [], np.ones(len(tasks), bool)
+    for number in np.flatnonzero(last).tolist():
+        if is_free[number]:
+            group = is_together[number] & is_free
+            is_free &= ~group
+            groups.append(tuple(tasks[other] for other in np.flatnonzero(group).tolist()))
+    return groups
 
 
 def late_ranks(arrivals: Sequence[Arrivals], numbers: Mapping[Task, int]) -> Together:

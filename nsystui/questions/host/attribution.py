@@ -235,6 +235,7 @@ class _Host:
     graph_gaps: Mapping[tuple[Task, int], Intervals]
     host_functions: Mapping[Task, Intervals]
     causes: dict[Cause, int] = field(default_factory=dict)
+    kinds: list[int] = field(default_factory=list)
     threads: dict[Thread | None, int] = field(default_factory=dict)
     _functions: dict[Thread, Segments] = field(default_factory=dict)
     _call_texts: dict[int, str] = field(default_factory=dict)
@@ -285,7 +286,9 @@ class _Host:
         self.launching, self.ending = launching_threads(session, tasks, spans.starts, spans.ends, False)
 
     def code(self, cause: Cause) -> int:
-        return self.causes.setdefault(cause, len(self.causes))
+        if (code := self.causes.setdefault(cause, len(self.causes))) == len(self.kinds):
+            self.kinds.append(causes.KINDS.index(cause.kind))
+        return code
 
     def launchers(self, spans: IdleSpans) -> NDArray[np.int32]:
         """Return the index in ``threads`` of each span's thread; an unknown thread is ``None`` there."""
@@ -313,8 +316,8 @@ class _Host:
         if thread is not None:
             states = self._states(task, thread)
             calls = self._library_calls(thread, inside, "")
-            syncs = calls.labelled(*(code for cause, code in self.causes.items() if cause.kind == causes.SYNCHRONISING))
-            ran = intersect(self.host_functions[task], syncs)
+            is_sync = np.array(self.kinds, np.int64)[calls.labels] == causes.KINDS.index(causes.SYNCHRONISING)
+            ran = intersect(self.host_functions[task], union(calls.starts[is_sync], calls.ends[is_sync]))
             layers += [self._all(ran, Cause(causes.IN_HOST_FUNCTION)), calls]
             layers += self._waiting_for_gil(thread, other_threads, inside)
             layers += self._working(workers, intersect(inside, self._in_os_calls(thread, _POLLS.fullmatch)))
@@ -390,19 +393,22 @@ class _Host:
 
     def _labelled(self, calls: Calls, thread: Thread, inside: Intervals, cause_of: Callable[[str], Cause]) -> Segments:
         segments = calls.threads.get(thread, NO_SEGMENTS).within(inside)
+        if not len(segments):
+            return NO_SEGMENTS
         labels, index = np.unique(segments.labels, return_inverse=True)
         codes = np.array([self.code(cause_of(calls.names[label])) for label in labels.tolist()], np.int64)
-        return Segments(segments.starts, segments.ends, codes[index.reshape(-1)] if len(labels) else segments.labels)
+        return Segments(segments.starts, segments.ends, codes[index.reshape(-1)])
 
     def _os_calls(
         self, thread: Thread, inside: Intervals, matches: Callable[[str], bool], kind: str = IN_OS, name: str = ""
     ) -> Segments:
         segments = self.os.threads.get(thread, NO_SEGMENTS)
         callers = self.os_callers.get(thread[0], {})
-        is_match = np.array([matches(call) for call in self.os.names], bool)
-        mask = is_match[segments.labels] if len(segments) else np.empty(0, bool)
-        chains = self.os.chains.get(thread, segments.labels)[mask] if len(segments) else segments.labels
+        mask = np.array([*map(matches, self.os.names), False], bool)[segments.labels]
+        chains = self.os.chains.get(thread, segments.labels)[mask]
         part = Segments(segments.starts[mask], segments.ends[mask], np.arange(int(mask.sum()))).within(inside)
+        if not len(part):
+            return NO_SEGMENTS
         keys = np.stack([segments.labels[mask][part.labels], chains[part.labels]])
         unique_keys, key_index = np.unique(keys, axis=1, return_inverse=True)
         # Calls from the same function may have different chains.
@@ -480,14 +486,15 @@ class _Host:
     def _calls_of_others(self, other_threads: Sequence[Thread], inside: Intervals) -> Segments:
         """Return MPI and CUDA calls of other threads; the first of `KINDS` wins."""
         calls = [self._library_calls(thread, inside, self._name(thread)) for thread in other_threads]
-        layers = []
-        kinds = np.array([causes.KINDS.index(cause.kind) for cause in self.causes], np.int64)
-        for kind in range(len(causes.KINDS)):
-            for part in calls:
-                is_kind = kinds[part.labels] == kind
-                if is_kind.any():
-                    layers.append(Segments(part.starts[is_kind], part.ends[is_kind], part.labels[is_kind]))
-        return one_after_the_other(*layers) if layers else NO_SEGMENTS
+        kinds = np.array(self.kinds, np.int64)
+        parts = [(part, kinds[part.labels]) for part in calls if len(part)]
+        layers = [
+            Segments(part.starts[is_kind], part.ends[is_kind], part.labels[is_kind])
+            for kind in range(len(causes.KINDS))
+            for part, part_kinds in parts
+            if (is_kind := part_kinds == kind).any()
+        ]
+        return one_after_the_other(*layers)
 
     def _working(self, other_threads: Sequence[Thread], inside: Intervals) -> list[Segments]:
         """Return the running time of other threads, longest first, and their file reads."""

@@ -43,6 +43,8 @@ class Segments:
 
     def labelled(self, *labels: int) -> Intervals:
         """Return the time of segments with these labels, job time."""
+        if not len(self):
+            return EMPTY
         has_label = np.isin(self.labels, labels)
         return union(self.starts[has_label], self.ends[has_label])
 
