@@ -97,7 +97,10 @@ def screen_text(app: NsystuiApp) -> list[str]:
 async def becomes(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Return whether a condition holds in time: only for a program that a test keeps busy, so that it never rests."""
     deadline = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        with contextlib.suppress(AssertionError):  # a screen that was just opened has no lines yet
+            if holds():
+                return True
         await asyncio.sleep(0.05)  # to look at the screen takes 10 ms
     return holds()
 
