@@ -136,13 +136,25 @@ def _write_csv(answer: Answer, stream: Writable) -> int:
     def quoted(cell: str) -> str:
         return '"' + cell.replace('"', '""') + '"' if needs_quotes.search(cell) else cell
 
-    stream.write(",".join(quoted(column.header) for column in answer.columns) + "\n")
+    def line(cells: Iterable[str]) -> str:
+        return ",".join(cells) + "\n"
+
+    return _write_lines(answer, stream, line(quoted(column.header) for column in answer.columns), line, quoted)
+
+
+def _write_lines(
+    answer: Answer, stream: Writable, heading: str, line: Callable[[Iterable[str]], str], escape: Callable[[str], str]
+) -> int:
+    """Write the heading, and each row as a line of its escaped cells; return the number of rows."""
+    following = _file_pages(answer)
+    first = [*islice(following, 1)]  # an answer that fails writes nothing
+    stream.write(heading)
     rows = 0
-    for page in _file_pages(answer):
-        formats, cells = _formatted(answer.columns, page, quoted)
-        line = ",".join(formats) + "\n"
+    for page in chain(first, following):
+        formats, cells = _formatted(answer.columns, page, escape)
+        row_format = line(formats)
         for row in zip(*cells, strict=True):
-            stream.write(line % row)
+            stream.write(row_format % row)
             rows += 1
     return rows
 
@@ -216,16 +228,9 @@ def _write_markdown(answer: Answer, stream: Writable) -> int:
     def line(cells: Iterable[str]) -> str:
         return "| " + " | ".join(cells) + " |\n"
 
-    stream.write(line(markdown_text(column.header) for column in answer.columns))
-    stream.write(line("---" if column.unit is Unit.TEXT else "---:" for column in answer.columns))
-    rows = 0
-    for page in _file_pages(answer):
-        formats, cells = _formatted(answer.columns, page, markdown_text)
-        row_format = line(formats)
-        for row in zip(*cells, strict=True):
-            stream.write(row_format % row)
-            rows += 1
-    return rows
+    headings = line(markdown_text(column.header) for column in answer.columns)
+    headings += line("---" if column.unit is Unit.TEXT else "---:" for column in answer.columns)
+    return _write_lines(answer, stream, headings, line, markdown_text)
 
 
 class _TableColumn:

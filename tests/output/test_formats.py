@@ -171,6 +171,15 @@ def test_rows_come_page_by_page_and_once():
         assert "kernel_9" in stream.getvalue(), file_format
 
 
+@pytest.mark.parametrize("file_format", ["csv", "json", "md", "table"])
+def test_an_answer_that_fails_prints_nothing(monkeypatch, file_format):
+    monkeypatch.setattr(Many, "page", Rows.sorted_by)  # not implemented
+    stream = io.StringIO()
+    with pytest.raises(NotImplementedError):
+        write(Many(), file_format, stream)
+    assert not stream.getvalue()
+
+
 def test_formats_are_named_by_endings():
     named = {"a.CSV": "csv", Path("x/y.parquet"): "parquet", "notes.txt": "table", "busy.svg": "svg"}
     assert {path: format_for_path(path) for path in named} == named
