@@ -165,11 +165,15 @@ def discover(arguments: Iterable[str]) -> list[Path]:
 
 def files_of(words: Iterable[str]) -> Iterator[Path]:
     """Yield the named files: exports, and every file of a packed job."""
+    jobs: set[Path] = set()
     for word in words:
         with suppress(OSError, ValueError, UsageError):  # the word names no file
             for path in discover([os.path.expanduser(word)]):
                 yield path
-                yield from (job_of(path) if is_packed_report(path) else path).rglob("*")
+                directory = job_of(path) if is_packed_report(path) else path
+                if directory not in jobs:  # a job has hundreds of reports
+                    jobs.add(directory)
+                    yield from directory.rglob("*")
 
 
 _MAX_LISTED = 3

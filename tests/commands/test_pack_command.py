@@ -86,6 +86,10 @@ class TestAnswers:
 
 
 class TestThePackedJob:
+    def test_an_output_is_compared_once_with_each_of_its_files(self, packed):
+        files = [*discover.files_of([str(packed)])]
+        assert len(files) == len(set(files)) and set(packed.rglob("*")) <= set(files)
+
     @pytest.mark.campaign
     def test_nothing_is_beside_the_exports_or_left_in_the_job(self, run, tmp_path, demo_job, packed):
         export = Path(shutil.copy(demo_job[0], tmp_path / "in.sqlite"))

@@ -20,18 +20,21 @@ an upper bound, as basicanalysis notes for nsys data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.selection import Selection, Window
-from nsystui.base.types import Array, Query
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.types import Array, Condition
 from nsystui.questions.algebra.intervals import Intervals, intervals_at, merge, put_intervals, subtract, union
 from nsystui.questions.efficiency.device import ratio
+from nsystui.questions.host.segments import FAR
+from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.mpi import is_mpi_range
+from nsystui.questions.queries.process_rows import rows_by_task
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import recorded
 from nsystui.store import tables
@@ -77,44 +80,40 @@ def _calls_of(task: RankedTask, arrays: Arrays, offset: int) -> HostCalls:
     return HostCalls(task, part("mpi"), part("cuda"), part("ucx"))
 
 
-def _computed(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
-    return {report.index: _arrays_of(session, report) for report in reports}
-
-
-def _arrays_of(session: Session, report: Report) -> Arrays:
-    """Return the intervals of MPI, UCX, and CUDA calls outside of MPI by process, on the report's clock."""
-    mpi = _merged(session, _query(tables.mpi_calls, report)) if report.count(tables.mpi_calls) else {}
-    if not mpi and report.count(tables.nvtx_ranges):
-        ended = tables.nvtx_ranges.c.end.is_not(None)
-        mpi = _merged(session, _query(tables.nvtx_ranges, report).where(is_mpi_range(), ended))
-    cuda = _merged(session, _query(tables.api_calls, report)) if report.count(tables.api_calls) else {}
-    ucx = _merged(session, _query(tables.ucx_calls, report)) if report.count(tables.ucx_calls) else {}
-    arrays: dict[str, Array] = {}
-    for process, calls in ucx.items():
-        put_intervals(arrays, f"{process}.ucx", calls)
-    for process, calls in mpi.items():
-        put_intervals(arrays, f"{process}.mpi", calls)
-    for process, calls in cuda.items():
-        put_intervals(arrays, f"{process}.cuda", subtract(calls, mpi[process]) if process in mpi else calls)
+def _computed(session: Session, reports: Sequence[Report]) -> Mapping[int, Arrays]:
+    """Return the intervals of MPI, UCX, and CUDA calls outside of MPI by process, on each report's clock."""
+    mpi = _merged(session, tables.mpi_calls, reports)
+    traced = {task.report for task in mpi}
+    ranges = is_mpi_range(), tables.nvtx_ranges.c.end.is_not(None)
+    mpi |= _merged(session, tables.nvtx_ranges, [one for one in reports if one.index not in traced], *ranges)
+    cuda = _merged(session, tables.api_calls, reports)
+    cuda = {task: subtract(calls, mpi[task]) if task in mpi else calls for task, calls in cuda.items()}
+    arrays: dict[int, dict[str, Array]] = {report.index: {} for report in reports}
+    for name, calls_by_task in (("ucx", _merged(session, tables.ucx_calls, reports)), ("mpi", mpi), ("cuda", cuda)):
+        for task, calls in calls_by_task.items():
+            put_intervals(arrays[task.report], f"{task.process}.{name}", calls)
     return arrays
 
 
-def _query(table: sa.Table, report: Report) -> Query:
-    """Select (process, start, end); calls that never returned end with the session."""
+def _merged(
+    session: Session, table: sa.Table, reports: Iterable[Report], *conditions: Condition
+) -> dict[Task, Intervals]:
+    """Return the time in calls of each process; calls that never returned end with the session."""
+    ends = {report.index: recorded(report).end - report.clock_offset for report in reports if report.count(table)}
+    if not ends:
+        return {}
     columns = table.c
-    last = recorded(report).end - report.clock_offset
-    end = sa.func.coalesce(columns.end, last, type_=sa.BigInteger).label("end")
-    is_placed = (columns.process.is_not(None), columns.start.is_not(None))
-    return sa.select(columns.process, columns.start, end).where(columns.report == report.index, *is_placed)
-
-
-def _merged(session: Session, query: Query) -> dict[int, Intervals]:
-    parts: dict[int, list[Intervals]] = {}
+    end = sa.func.coalesce(columns.end, FAR, type_=sa.BigInteger).label("end")
+    is_placed = (columns.process.is_not(None), columns.start.is_not(None), *conditions)
+    query = sa.select(columns.report, columns.process, columns.start, end).where(
+        of_reports(columns.report, ends), *is_placed
+    )
+    parts: dict[Task, list[Intervals]] = {}
     for batch in session.array_batches(query):
-        for process in np.unique(batch["process"]).tolist():
-            rows = batch["process"] == process
-            parts.setdefault(process, []).append(union(batch["start"][rows], batch["end"][rows]))
-    return {process: merge(*unions) for process, unions in parts.items()}
+        for task, calls in rows_by_task(batch):
+            last = np.where(calls["end"] == FAR, ends[task.report], calls["end"])
+            parts.setdefault(task, []).append(union(calls["start"], last))
+    return {task: merge(*unions) for task, unions in parts.items()}
 
 
 @dataclass(frozen=True)
