@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support import edit, native, records, session_over
 from synthetic import ExportWriter
-from synthetic.writing.host import Frame, Pool
+from synthetic.writing.host import Frame
 from synthetic.writing.target import Process
 
 from nsystui.base.selection import Selection, Task, Window
@@ -21,7 +21,7 @@ from nsystui.questions.counters.metric_tables import metric_statistics, metrics_
 from nsystui.questions.gpu.metrics import MetricSamples, MetricSource, attributed, metric_sources, samples_of, unit_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_allocations import allocation_table
-from nsystui.questions.memory.gpu_memory import device_peaks, memory_over_time, memory_table, pool_table
+from nsystui.questions.memory.gpu_memory import device_peaks, memory_over_time, memory_table
 from nsystui.questions.queries.registry import question_named
 from nsystui.questions.queries.tasks import used_devices
 from nsystui.store.session import Session
@@ -570,18 +570,3 @@ class TestAllocations:
         rows = answer.records()
         assert [row["stack"] for row in rows] == [None, None, "Pool::grow ‹ main"]
         assert {(row["call"], row["nvtx"]) for row in rows} == {("cudaMalloc", None)}
-
-
-class TestPools:
-    def test_fragmentation_is_what_is_reserved_and_not_used_at_the_peak(self, job_with):
-        def fill(export: ExportWriter, process: Process) -> None:
-            export.memory_pool(process, 0, 5, Pool(4_096, 0, 0))
-            for time, size, used in ((10, 1_000, 900), (20, 4_000, 1_000), (30, 4_000, 3_900)):
-                export.gpu_memory(process, 0, time, 100, address=time, pool=Pool(4_096, size, used))
-            export.gpu_memory(process, 0, 40, 100, address=10, is_free=True, pool=Pool(4_096, 4_000, 3_800))
-            export.memory_pool(process, 0, 50, Pool(4_096, 3_800, 3_800), operation=3, keep=0)
-
-        [row] = pool_table(job_with(fill), Selection()).records()
-        assert (row["rank"], row["pool"], row["peak"], row["used"]) == (0, "0x1000", 4_000, 1_000)
-        assert (row["unused_percent"], row["peak_time"], row["peak_used"]) == (75.0, 20, 3_900)
-        assert (row["allocations"], row["frees"], row["trims"]) == (3, 1, 1)
