@@ -7,19 +7,7 @@ import duckdb
 import pytest
 from synthetic import ExportWriter
 
-from nsystui.questions.stats import report_of
-
 SUM, SIZES = "cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum"
-OLD_NAMES = {
-    "cudaapisum": "cuda_api_sum", "cudaapitrace": "cuda_api_trace", "gpukernsum": "cuda_gpu_kern_sum",
-    "gpumemsizesum": "cuda_gpu_mem_size_sum", "gpumemtimesum": "cuda_gpu_mem_time_sum", "gpusum": "cuda_gpu_sum",
-    "gputrace": "cuda_gpu_trace", "kernexecsum": "cuda_kern_exec_sum", "kernexectrace": "cuda_kern_exec_trace",
-    "nvtxgpuproj": "nvtx_gpu_proj_trace", "nvtxkernsum": "nvtx_kern_sum", "nvtxppsum": "nvtx_pushpop_sum",
-    "nvtxpptrace": "nvtx_pushpop_trace", "nvtxsesum": "nvtx_startend_sum", "nvtxsum": "nvtx_sum",
-    "openaccsum": "openacc_sum", "openmpevtsum": "openmp_sum", "osrtsum": "osrt_sum", "apigpusum": "cuda_api_gpu_sum",
-    "unifiedmemory": "um_sum", "unifiedmemorytotals": "um_total_sum", "umcpupagefaults": "um_cpu_page_faults_sum",
-}  # fmt: skip
-"""Old names of reports, until nsys 2022, and their present names."""
 
 
 def tables(text: str) -> list[list[dict[str, str]]]:
@@ -29,15 +17,6 @@ def tables(text: str) -> list[list[dict[str, str]]]:
         lines = [line for line in block.splitlines() if not line.startswith("#")]
         found.append(list(csv.DictReader(io.StringIO("\n".join(lines)))))
     return found
-
-
-class TestReports:
-    def test_old_names_are_the_same_reports(self, run, demo_job):
-        words = ["--format", "csv", demo_job[0]]
-        assert run("stats", "-r", "gpukernsum", *words).out == run("stats", "-r", SUM, *words).out
-        for old, new in OLD_NAMES.items():
-            report, _ = report_of(old)
-            assert report.name == new
 
 
 class TestFilters:

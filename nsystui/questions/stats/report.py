@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Answer
 from nsystui.base.errors import UsageError
-from nsystui.base.kernel_families import Rules
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import whole_number
 from nsystui.base.units import parse_duration
@@ -24,13 +23,12 @@ from nsystui.store.session import Session
 class ReportOptions:
     """The options after a report's name, as in ``cuda_gpu_kern_sum:nvtx-name:base``.
 
-    ``names``: ``:base`` or ``:mangled``. ``families``: ``:family``, kernel families instead of names, with the user's
-    rules. ``nvtx_name``: put the innermost NVTX range of the launch call before a kernel's name. ``rows``: limit of
-    ``um_sum``. ``ticks_threshold``: ``network_congestion`` lists rates above it, ticks/ms.
+    ``names``: ``:base`` or ``:mangled``. ``nvtx_name``: put the innermost NVTX range of the launch call before a
+    kernel's name. ``rows``: limit of ``um_sum``. ``ticks_threshold``: ``network_congestion`` lists rates above it,
+    ticks/ms.
     """
 
     names: Names = Names.FULL
-    families: Rules | None = None
     nvtx_name: bool = False
     rows: int = 10
     ticks_threshold: int = 10_000
