@@ -120,8 +120,6 @@ def test_the_means_of_kernels_say_how_much_of_them_was_long_enough(sampled):
     assert (short["busiest"], short["of_peak"]) == (None, None), "of DRAM only half was sampled"
     assert (short["bound"], short["occupancy"]) == (None, None), "no warps were sampled"
     assert (long["samples"], long["alone"], short["samples"], short["alone"]) == (5, 5, 0, 0)
-    (only,) = records(metric_means(sampled, Selection(), "launch"))
-    assert (only["name"], only["rank"], only["device"], only["start"], only["duration"]) == ("long", 0, 0, 20, 55)
 
 
 def test_what_bounds_a_kernel_and_its_occupancy_are_made_of_its_means(opened, tmp_path):
@@ -147,14 +145,12 @@ def test_what_bounds_a_kernel_and_its_occupancy_are_made_of_its_means(opened, tm
     assert told["tiny"] == ("tensor", 0, None, None)
 
 
-def test_without_samples_or_a_launch_of_two_a_note_says_what_to_record(sampled, opened, tmp_path):
-    answer = metric_means(sampled, Selection(Window(80, 90)), "launch")
-    assert not len(answer) and "no launch is long enough" in answer.notes[0]
+def test_without_samples_a_note_says_what_to_record(sampled, opened, tmp_path):
     assert "too short for two samples" in metric_means(sampled, Selection(Window(80, 90)), "kernel").notes[0]
     with ExportWriter(tmp_path / "without.sqlite") as export:
         export.kernel(export.process(100), 0, 7, 0, 10, name="a", correlation_id=1)
     job = OpenJob(opened(tmp_path / "without.sqlite"))
-    subjects = ("kernel", "launch", "range", "step", "collective")
+    subjects = ("kernel", "range", "step", "collective")
     for answer in (metric_statistics(job, Selection()), *(metric_means(job, Selection(), by) for by in subjects)):
         assert not len(answer) and "--gpu-metrics-devices=all" in answer.notes[0]
 
