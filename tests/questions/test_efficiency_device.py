@@ -25,7 +25,6 @@ from nsystui.questions.efficiency.tables import (
     breakdown_table,
     host_table,
     mfu_table,
-    process_table,
 )
 from nsystui.questions.gpu.device_time import Breakdown, BusyParts, Device, DeviceIntervals, total
 from nsystui.questions.host.gaps import idle_time
@@ -305,7 +304,8 @@ class TestCalls:
         table = host_table(found)
         assert len(table) == 0
         assert any("no CUDA calls of rank 0" in note for note in table.notes)
-        assert process_table(found).rows[0][3:9] == (None,) * 6
+        process = found.host.processes[0]
+        assert (process.useful, process.mpi, process.cuda) == (None, None, None)
 
     def test_mpi_needs_every_process(self, opened, tmp_path):
         calls = {100: [("cuda", 0, 10), ("mpi", 20, 40)], 200: [("cuda", 0, 10)], 300: []}

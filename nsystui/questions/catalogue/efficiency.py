@@ -17,11 +17,9 @@ TABLES = {
     "breakdown": "Breakdown: parts of each GPU's time, which add up to 100 %",
     "device": "Device efficiency",
     "host": "Host efficiency",
-    "processes": "Host time of each process",
     "mfu": "Model FLOPs utilisation",
 }
-"""All tables with their titles; ``processes`` only on request, ``mfu`` with --flops-per-step."""
-_DEFAULT_TABLES = ("breakdown", "device", "host", "mfu")
+"""All tables with their titles; ``mfu`` with --flops-per-step."""
 _MFU = "model FLOPs utilisation"
 
 
@@ -36,7 +34,7 @@ def _read(values: Values) -> _Options:
     from nsystui.questions.efficiency.device import Useful
 
     mfu = _mfu_request(values)
-    tables = chosen_tables(values["tables"], tuple(TABLES), _DEFAULT_TABLES)
+    tables = chosen_tables(values["tables"], tuple(TABLES), tuple(TABLES))
     if mfu is None and values["tables"] is not None and "mfu" in values["tables"].replace(" ", "").split(","):
         raise UsageError("--tables mfu needs --flops-per-step: exports do not contain the FLOPs of a model")
     tables = [name for name in tables if name != "mfu" or mfu is not None]
@@ -77,7 +75,6 @@ def _tables(job: OpenJob, selection: Selection, options: _Options) -> list[Title
         "breakdown": lambda: tables.breakdown_table(result),
         "device": lambda: tables.device_table(result),
         "host": lambda: tables.host_table(result),
-        "processes": lambda: tables.process_table(result),
         "mfu": lambda: tables.mfu_table(mfu_of(job, selection, result, options.mfu)),  # type: ignore[arg-type]
     }
     titles = {**TABLES, "breakdown": f"{TABLES['breakdown']} = {result.span}"}
@@ -117,7 +114,6 @@ QUESTIONS = (
   breakdown   compute only, NCCL only, memory only, their overlaps, graphs and idle: parts that add up to 100 %
   device      parallel efficiency = load balance × communication × orchestration
   host        host parallel efficiency = MPI parallel × device offload; of MPI what was traced
-  processes   the host time of each process (only if asked for)
   mfu         with --flops-per-step: model FLOPs utilisation
 
 100 % is one window for all ranks: --time, or the time in which every selected report was recording events. That may be

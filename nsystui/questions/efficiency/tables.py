@@ -1,4 +1,4 @@
-"""The tables of an efficiency: breakdown by GPU, factors of devices and hosts, processes, MFU."""
+"""The tables of an efficiency: breakdown by GPU, factors of devices and hosts, MFU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nsystui.base.answer import DEVICE, FILES_ONLY, HOST, PID, RANK, Column, Row, TableAnswer, Unit, for_files
+from nsystui.base.answer import DEVICE, FILES_ONLY, Column, Row, TableAnswer, Unit, for_files
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.mfu import Mfu
 from nsystui.questions.efficiency.result import Efficiency, Factor, device_factors, host_factors
@@ -53,20 +53,6 @@ _FACTOR_COLUMNS = (
     Column("percent", header="Efficiency (%)", label="efficiency", unit=Unit.PERCENT, decimals=2),
     Column("formula", header="Formula", label="formula", importance=1),
     Column("low", header="Where it is low", label="where it is low", importance=2),
-)
-PROCESS_COLUMNS = (
-    RANK,
-    HOST.with_importance(3),
-    PID.with_importance(2),
-    *(
-        Column(f"{key}_percent", header=f"{title} (%)", label=title.lower(), unit=Unit.PERCENT, decimals=2)
-        for key, title in (("useful", "Useful"), ("mpi", "In MPI"), ("cuda", "In CUDA calls"))
-    ),
-    *(
-        Column(f"{key}_ns", header=f"{title} (ns)", label=title.lower(), unit=Unit.DURATION, importance=4)
-        for key, title in (("useful", "Useful"), ("mpi", "In MPI"), ("cuda", "In CUDA calls"))
-    ),
-    Column("window_ns", header="Window (ns)", label="window", unit=Unit.DURATION, importance=5),
 )
 MFU_COLUMNS = (
     Column("mfu_percent", header="MFU (%)", label="MFU", unit=Unit.PERCENT, decimals=2),
@@ -144,16 +130,6 @@ def _factor_table(name: str, factors: Sequence[Factor], notes: tuple[str, ...]) 
         for item in factors
     ]
     return TableAnswer(name, _FACTOR_COLUMNS, rows, len(rows), notes)
-
-
-def process_table(result: Efficiency) -> TableAnswer:
-    """Return a row per process that used a GPU: useful time, MPI, and CUDA calls outside of MPI."""
-    rows: list[Row] = []
-    for process in result.host.processes:
-        parts = (process.useful, process.mpi, process.cuda)
-        percent = [None if part is None or not process.time else 100.0 * part / process.time for part in parts]
-        rows.append((process.task.rank, process.task.host, process.task.pid, *percent, *parts, process.time))
-    return TableAnswer("processes", PROCESS_COLUMNS, rows, len(rows), (*result.notes, *result.host_notes))
 
 
 def mfu_table(result: Mfu) -> TableAnswer:
