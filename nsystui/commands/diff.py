@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
 DESCRIPTION = """What changed from A to B: a summary, then kernels by name and by family, NVTX ranges, NCCL, memory
-operations, functions by CPU samples and steps, largest difference first. A and B are two jobs, or two ranks, groups of
-ranks or spans of time of one job.
+operations, API calls and steps, largest difference first. A and B are two jobs, or two ranks, groups of ranks or spans
+of time of one job.
 
   B - A          the difference of the summed times, in two parts:
   more calls     what more or fewer operations cost, at the mean duration of both sides
@@ -40,7 +40,7 @@ EXAMPLES = """  nsystui diff before/ -- after/
   nsystui diff rank*.sqlite --ranks-a 0-3 --ranks-b 4-7
   nsystui diff rank0.sqlite --time-a 1.2s:1.5s --time-b 4.2s:4.5s --format json"""
 
-_TABLES = ("summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "functions", "steps")
+_TABLES = ("summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "steps")
 _DEFAULT_ROWS = 10
 """Rows of each table except the summary, if several tables are printed for people."""
 

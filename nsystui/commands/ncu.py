@@ -21,14 +21,12 @@ if TYPE_CHECKING:
 DESCRIPTION = """Prints the `ncu` commands that profile the selected kernels with Nsight Compute, one for each kernel of
 each rank, those with most time first. A command has -k regex:… and, if only some launches of the name are selected,
 --launch-skip and --launch-count, which count the launches of that name in the process. Each rank writes its own report
-if the captured environment has the variable with the rank. With --wrapper it prints a shell script that profiles the
-kernel with most time of each selected rank and runs the other ranks as usual. With --format (or -o, --sort) it prints a
-table. Nothing is run; fill in the arguments of your application."""
+if the captured environment has the variable with the rank. With --format (or -o, --sort) it prints a table. Nothing is
+run; fill in the arguments of your application."""
 EXAMPLES = """  nsystui ncu rank0.sqlite
   nsystui ncu rank0.sqlite --filter '/^ampere_sgemm/' --launch 5
   nsystui ncu rank*.sqlite --ranks 3 --filter softmax --time 1.2s:1.3s
   nsystui ncu rank0.sqlite --set full --section PmSampling
-  nsystui ncu rank*.sqlite --ranks 3 --filter softmax --wrapper > ncu-ranks.sh
   nsystui ncu rank0.sqlite --event 4711"""
 
 
@@ -56,9 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--section", metavar="NAME", action="append", default=[], help="a section that ncu collects (repeatable)"
     )
     group.add_argument(
-        "--wrapper", action="store_true", help="print a shell script for a job of several ranks (see --ranks)"
-    )
-    group.add_argument(
         "--launcher",
         choices=tuple(LAUNCHERS),
         help="what starts the ranks (default: the launcher whose variable is in the captured environment)",
@@ -71,9 +66,6 @@ def run(request: Request) -> int:
     args = request.args
     if args["launch"] is not None and args["launch"] < 1:
         raise UsageError(f"--launch {args['launch']}: launches count from 1")
-    is_table = request.output.format or request.output.sort or request.output.is_file
-    if args["wrapper"] and is_table:
-        raise UsageError("--wrapper prints a script: send it to a file with > ncu-ranks.sh, without -o and --format")
     for word in (args["set"] or "", *args["section"]):
         if not word.isprintable():
             raise UsageError(f"--set, --section: {word!r} is not a name")
@@ -82,10 +74,8 @@ def run(request: Request) -> int:
 
     with shared.opened(request, whole=False) as (job, selection):
         commands = _commands(request, job, selection)
-        if is_table:
+        if request.output.format or request.output.sort or request.output.is_file:
             return shared.deliver(request, ncu_table(job, commands))
-        if args["wrapper"]:
-            return _print_wrapper(request, job, commands)
         return _print(job, commands, 10 if request.output.top is None else request.output.top)
 
 
@@ -131,38 +121,6 @@ def _of_kernels(request: Request, job: OpenJob, selection: Selection) -> list[Nc
         if selection.name is not None and not any(map(selection.name.matches, names)):
             raise no_such_name("--filter", selection.name.pattern, names)
     return commands
-
-
-def _print_wrapper(request: Request, job: OpenJob, commands: Sequence[NcuCommand]) -> int:
-    from nsystui.output.files import print_lines
-    from nsystui.questions.capture.recording import LAUNCHERS
-    from nsystui.questions.trace.ncu import cautions, launcher_of_job
-    from nsystui.questions.trace.ncu_wrapper import first_of_each_rank, wrapper_script
-
-    args = request.args
-    profiled = first_of_each_rank(commands)
-    if not profiled:
-        return _print(job, [], 0)
-    launcher = args["launcher"] or launcher_of_job(job)
-    if launcher is None:
-        raise UsageError(
-            "--wrapper: no captured environment has the ranks of this job: give --launcher " + "|".join(LAUNCHERS)
-        )
-    print_lines(wrapper_script(profiled, launcher))
-    shared.say_notes(*cautions(profiled, is_wrapped=True))
-    sources = {rank.source for rank in job.ranks}
-    if args["launcher"] and args["launcher"] != launcher_of_job(job):
-        shared.say_notes(
-            f"the ranks are numbered by {', '.join(sorted(sources))}: check that {LAUNCHERS[launcher][0]} counts the "
-            f"same way"
-        )
-    more = len({(item.kernel, item.base) for item in commands} - {(item.kernel, item.base) for item in profiled})
-    if more:
-        shared.say_notes(
-            f"{more:,} more {'kernel' if more == 1 else 'kernels'}: a run profiles one kernel of each rank, the one "
-            f"with most time that is not NCCL's; --instances chooses another"
-        )
-    return 0
 
 
 def _print(job: OpenJob, commands: Sequence[NcuCommand], limit: int) -> int:

@@ -4,22 +4,9 @@ import csv
 import io
 
 import duckdb
-import pytest
 from synthetic import ExportWriter
 
-from nsystui.questions.stats import report_of
-
 SUM, SIZES = "cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum"
-OLD_NAMES = {
-    "cudaapisum": "cuda_api_sum", "cudaapitrace": "cuda_api_trace", "gpukernsum": "cuda_gpu_kern_sum",
-    "gpumemsizesum": "cuda_gpu_mem_size_sum", "gpumemtimesum": "cuda_gpu_mem_time_sum", "gpusum": "cuda_gpu_sum",
-    "gputrace": "cuda_gpu_trace", "kernexecsum": "cuda_kern_exec_sum", "kernexectrace": "cuda_kern_exec_trace",
-    "nvtxgpuproj": "nvtx_gpu_proj_trace", "nvtxkernsum": "nvtx_kern_sum", "nvtxppsum": "nvtx_pushpop_sum",
-    "nvtxpptrace": "nvtx_pushpop_trace", "nvtxsesum": "nvtx_startend_sum", "nvtxsum": "nvtx_sum",
-    "openaccsum": "openacc_sum", "openmpevtsum": "openmp_sum", "osrtsum": "osrt_sum", "apigpusum": "cuda_api_gpu_sum",
-    "unifiedmemory": "um_sum", "unifiedmemorytotals": "um_total_sum", "umcpupagefaults": "um_cpu_page_faults_sum",
-}  # fmt: skip
-"""Old names of reports, until nsys 2022, and their present names."""
 
 
 def tables(text: str) -> list[list[dict[str, str]]]:
@@ -31,40 +18,14 @@ def tables(text: str) -> list[list[dict[str, str]]]:
     return found
 
 
-class TestReports:
-    def test_old_names_are_the_same_reports(self, run, demo_job):
-        words = ["--format", "csv", demo_job[0]]
-        assert run("stats", "-r", "gpukernsum", *words).out == run("stats", "-r", SUM, *words).out
-        for old, new in OLD_NAMES.items():
-            report, _ = report_of(old)
-            assert report.name == new
-
-
 class TestFilters:
     def test_a_span_keeps_the_events_that_overlap_it(self, run, demo_job):
         (name,) = (row["name"] for row in run("kernels", demo_job[0], "--format", "json", "--top", "1").json)
         second = run("kernels", demo_job[0], "--instances", name, "--format", "json").json[1]
         low, high = second["start_ns"] + 1, second["start_ns"] + 2
-        done = run("stats", "-r", SUM, demo_job[0], "--filter-time", f"{low}ns/{high}ns", "--format", "csv")
+        done = run("stats", "-r", SUM, demo_job[0], "--time", f"{low}ns:{high}ns", "--format", "csv")
         (found,) = [row for row in done.table if row["Name"] == name]
         assert (found["Instances"], found["Total Time (ns)"]) == ("1", str(second["duration_ns"]))
-
-    @pytest.mark.campaign
-    def test_an_nvtx_range_is_the_window_and_each_rank_has_its_own(self, run, demo_job):
-        def steps(index: int) -> list[int]:
-            done = run("stats", "-r", SUM, *demo_job, "--by-rank", "--filter-nvtx", f"step {index}", "--format", "csv")
-            return [sum(int(row["Instances"]) for row in table) for table in tables(done.out)]
-
-        first, second = steps(1), steps(2)
-        assert len(first) == len(second) == 4
-        assert all(40 < count < 200 for count in [*first, *second])
-
-    def test_the_index_and_the_domain_choose_among_ranges_of_one_name(self, run, demo_job):
-        def total(name: str) -> int:
-            done = run("stats", "-r", "nvtx_sum", demo_job[0], "--filter-nvtx", name, "--format", "csv")
-            return sum(int(row["Total Time (ns)"]) for row in done.table)
-
-        assert total("ncclAllReduce@NCCL") == total("ncclAllReduce@*/0") != total("ncclAllReduce@NCCL/5")
 
 
 class TestTimeUnit:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support import edit, native, records, session_over
 from synthetic import ExportWriter
-from synthetic.writing.host import Frame, Pool
+from synthetic.writing.host import Frame
 from synthetic.writing.target import Process
 
 from nsystui.base.selection import Selection, Task, Window
@@ -21,7 +21,7 @@ from nsystui.questions.counters.metric_tables import metric_statistics, metrics_
 from nsystui.questions.gpu.metrics import MetricSamples, MetricSource, attributed, metric_sources, samples_of, unit_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_allocations import allocation_table
-from nsystui.questions.memory.gpu_memory import device_peaks, memory_over_time, memory_table, pool_table
+from nsystui.questions.memory.gpu_memory import device_peaks, memory_over_time, memory_table
 from nsystui.questions.queries.registry import question_named
 from nsystui.questions.queries.tasks import used_devices
 from nsystui.store.session import Session
@@ -120,8 +120,6 @@ def test_the_means_of_kernels_say_how_much_of_them_was_long_enough(sampled):
     assert (short["busiest"], short["of_peak"]) == (None, None), "of DRAM only half was sampled"
     assert (short["bound"], short["occupancy"]) == (None, None), "no warps were sampled"
     assert (long["samples"], long["alone"], short["samples"], short["alone"]) == (5, 5, 0, 0)
-    (only,) = records(metric_means(sampled, Selection(), "launch"))
-    assert (only["name"], only["rank"], only["device"], only["start"], only["duration"]) == ("long", 0, 0, 20, 55)
 
 
 def test_what_bounds_a_kernel_and_its_occupancy_are_made_of_its_means(opened, tmp_path):
@@ -147,14 +145,12 @@ def test_what_bounds_a_kernel_and_its_occupancy_are_made_of_its_means(opened, tm
     assert told["tiny"] == ("tensor", 0, None, None)
 
 
-def test_without_samples_or_a_launch_of_two_a_note_says_what_to_record(sampled, opened, tmp_path):
-    answer = metric_means(sampled, Selection(Window(80, 90)), "launch")
-    assert not len(answer) and "no launch is long enough" in answer.notes[0]
+def test_without_samples_a_note_says_what_to_record(sampled, opened, tmp_path):
     assert "too short for two samples" in metric_means(sampled, Selection(Window(80, 90)), "kernel").notes[0]
     with ExportWriter(tmp_path / "without.sqlite") as export:
         export.kernel(export.process(100), 0, 7, 0, 10, name="a", correlation_id=1)
     job = OpenJob(opened(tmp_path / "without.sqlite"))
-    subjects = ("kernel", "launch", "range", "step", "collective")
+    subjects = ("kernel", "range", "step", "collective")
     for answer in (metric_statistics(job, Selection()), *(metric_means(job, Selection(), by) for by in subjects)):
         assert not len(answer) and "--gpu-metrics-devices=all" in answer.notes[0]
 
@@ -225,24 +221,14 @@ def test_the_means_of_a_job_are_those_of_a_loop_over_its_samples(demo_session, b
         assert rows[key] == pytest.approx(value / time if time else None), key
 
 
-def test_over_time_every_device_has_its_metrics_and_the_kernels_in_flight(demo_session):
+def test_over_time_every_device_has_its_metrics(demo_session):
     job, bins = OpenJob(demo_session), 7
     question = question_named("gpu")
     options = question.read({**question.default_values(), "over_time": True, "bins": bins})
-    rows, window = records(question.ask(job, Selection(), options)), job.extent(Selection())
+    rows = records(question.ask(job, Selection(), options))
     long = records(metrics_over_time(job, Selection(), bins))
     clock = "GPC Clock Frequency [MHz]"
     assert [one[clock] for one in rows] == [one["value"] for one in long if one["metric"] == clock]
-    width = (window.end - window.start) / bins
-    for item in job.ranks:
-        (report,) = (one for one in demo_session.reports if one.index == item.task.report)
-        query = f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {item.task.process}"
-        kernels = native(report.path, query)
-        for number, one in enumerate([one for one in rows if one["rank"] == item.rank]):
-            low, high = window.start + number * width, window.start + (number + 1) * width
-            moved = report.clock_offset
-            time = sum(max(0.0, min(end + moved, high) - max(start + moved, low)) for start, end in kernels)
-            assert one["in_flight"] == pytest.approx(time / width, abs=1e-6)
 
 
 @pytest.mark.campaign
@@ -570,18 +556,3 @@ class TestAllocations:
         rows = answer.records()
         assert [row["stack"] for row in rows] == [None, None, "Pool::grow ‹ main"]
         assert {(row["call"], row["nvtx"]) for row in rows} == {("cudaMalloc", None)}
-
-
-class TestPools:
-    def test_fragmentation_is_what_is_reserved_and_not_used_at_the_peak(self, job_with):
-        def fill(export: ExportWriter, process: Process) -> None:
-            export.memory_pool(process, 0, 5, Pool(4_096, 0, 0))
-            for time, size, used in ((10, 1_000, 900), (20, 4_000, 1_000), (30, 4_000, 3_900)):
-                export.gpu_memory(process, 0, time, 100, address=time, pool=Pool(4_096, size, used))
-            export.gpu_memory(process, 0, 40, 100, address=10, is_free=True, pool=Pool(4_096, 4_000, 3_800))
-            export.memory_pool(process, 0, 50, Pool(4_096, 3_800, 3_800), operation=3, keep=0)
-
-        [row] = pool_table(job_with(fill), Selection()).records()
-        assert (row["rank"], row["pool"], row["peak"], row["used"]) == (0, "0x1000", 4_000, 1_000)
-        assert (row["unused_percent"], row["peak_time"], row["peak_used"]) == (75.0, 20, 3_900)
-        assert (row["allocations"], row["frees"], row["trims"]) == (3, 1, 1)

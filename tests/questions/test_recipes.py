@@ -335,38 +335,13 @@ class TestRules:
             export.graph_launch(process, 0, 31, 200, 380, graph_id=1, graph_exec_id=1, correlation_id=51)
 
         job = job_of(fill)
-        # The profiler's share of the gaps is unknown.
-        expected = [(140, 60, None, None), (30, 30, None, None), (70, 30, None, None), (380, 20, None, None)]
-        assert gaps(job, 15, "start", "duration", "profiler", "work") == expected
-        assert "gaps caused by the profiler cannot be identified" in notes(job, "gpu_gaps", gap=15)
+        assert gaps(job, 15, "start", "duration") == [(140, 60), (30, 30), (70, 30), (380, 20)]
         assert gaps(job, 30, "duration") == [(60,)]
-        assert table(job, "gpu_gaps") == [] and "profiler" not in notes(job, "gpu_gaps")
-
-    def test_a_gap_says_how_long_the_profiler_worked_in_it_and_at_what(self, job_of):
-        """It stays one gap; the profiler's work in another process does not count."""
-
-        def fill(export, process, thread):
-            other = on_gpu(export, 200)
-            for number, start in enumerate((0, 1000, 1500)):
-                for one in (process, other):
-                    export.kernel(one, 0, 7, start, start + 100, name="k", correlation_id=number)
-            for span in ((50, 150, "flush"), (140, 200, "stop"), (600, 650, "flush"), (1550, 1700, "flush")):
-                export.profiler_overhead(thread, *span)
-
-        job = job_of(fill)
-        assert gaps(job, 10, "rank", "start", "duration", "profiler", "work") == [
-            (0, 100, 900, 150, "flush"),  # 50 + 50 of flush, 60 of stop, 10 of both
-            (1, 100, 900, 0, None),
-            (0, 1100, 400, 0, None),
-            (1, 1100, 400, 0, None),
-        ]
-        assert gaps(job, 400, "duration") == [(900,), (900,)]
-        assert "profiler" not in notes(job, "gpu_gaps", gap=10)
+        assert table(job, "gpu_gaps") == []
 
     def test_a_gap_that_the_profiler_made_is_listed_as_nsys_has_it(self, opened, shared_export):
         job = OpenJob(opened(shared_export("ddp-a100-rank0of4")))
-        expected = (11_183_795, 1_822_597_346, 11_183_795, "CUDA profiling data flush")
-        assert gaps(job, 5 * MILLISECOND, "duration", "start", "profiler", "work") == [expected]
+        assert gaps(job, 5 * MILLISECOND, "duration", "start") == [(11_183_795, 1_822_597_346)]
 
     def test_operations_side_by_side_do_not_make_a_gpu_busier_than_it_is(self, job_of):
         """Two streams, both busy in the first half of each part: their sum would be 100 %."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.queries.question import OVER_TIME, Option, Question, ShownRows, View, function, read_bins
+from nsystui.questions.queries.question import OVER_TIME, Option, Question, ShownRows, View, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.memory.gpu_allocations import allocation_table
-    from nsystui.questions.memory.gpu_memory import memory_over_time, memory_table, pool_table
+    from nsystui.questions.memory.gpu_memory import memory_over_time, memory_table
 
     if options["over_time"]:
         return memory_over_time(job, selection, options["bins"])
     if options["allocations"]:
         return allocation_table(job, selection, options["allocations"])
-    return pool_table(job, selection) if options["pools"] else memory_table(job, selection)
+    return memory_table(job, selection)
 
 
 QUESTIONS = (
@@ -32,8 +32,7 @@ QUESTIONS = (
 The memory that was allocated through CUDA, one row for each rank, device and kind of memory: the most that was in use
 and when, allocations and frees, what is never freed, and the time in the calls that did it. With --over-time the curve,
 with --allocations the single allocations, the largest first, with their NVTX ranges and call stacks (recorded with
---cudabacktrace=memory), with --pools how much of what memory pools reserved was used. Recorded with `nsys profile
---cuda-memory-usage=true`.""",
+--cudabacktrace=memory). Recorded with `nsys profile --cuda-memory-usage=true`.""",
         examples="""  nsystui gpu-memory rank*.sqlite
   nsystui gpu-memory rank0.sqlite --allocations at-peak --top 20
   nsystui gpu-memory rank*.sqlite --over-time --bins 1000 --format csv -o memory.csv""",
@@ -48,10 +47,8 @@ with --allocations the single allocations, the largest first, with their NVTX ra
                 lists=True,
                 one_of="table",
             ),
-            Option("pools", "one row for each memory pool", one_of="table"),
         ),
         read=read_bins,
-        drawing=function("report.drawings:memory_lanes", "bins"),
         reads=("times",),
         rows=ShownRows("device", "gpu", "GPU memory"),
         views=(View("GPU memory", tables=("gpu_memory",), label="memory", screen="GPU memory"),),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.queries.question import OVER_TIME, Option, Question, ShownRows, View, function, read_bins
+from nsystui.questions.queries.question import OVER_TIME, Option, Question, ShownRows, View, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
 
-_SUBJECTS = ("kernel", "launch", "range", "step", "collective")
+_SUBJECTS = ("kernel", "range", "step", "collective")
 
 
 def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
@@ -30,9 +30,9 @@ QUESTIONS = (
         _ask,
         description="""\
 Every GPU metric that was sampled, under its recorded name: one row for each rank, device and metric; with --over-time
-also for each span of the selected time. With --by, the mean of every metric over the kernels of a name, single
-launches, NVTX ranges (their GPU time), steps or collectives: each sample is weighted by the overlap of its period.
-`busiest` is the unit nearest to its peak; `bound` names it if it reaches 60 % of its peak. Recorded with
+also for each span of the selected time. With --by, the mean of every metric over the kernels of a name, NVTX
+ranges (their GPU time), steps or collectives: each sample is weighted by the overlap of its period. `busiest` is the
+unit nearest to its peak; `bound` names it if it reaches 60 % of its peak. Recorded with
 `nsys profile --gpu-metrics-devices=all`.""",
         examples="""  nsystui metrics rank*.sqlite
   nsystui metrics rank0.sqlite --by kernel --sort of_peak_percent --top 10
@@ -43,14 +43,12 @@ launches, NVTX ranges (their GPU time), steps or collectives: each sample is wei
             *OVER_TIME,
             Option(
                 "by",
-                "means over kernels of a name, launches long enough for two samples, NVTX ranges of a name, steps, or "
-                "collectives by size",
+                "means over kernels of a name, NVTX ranges of a name, steps, or collectives by size",
                 choices=_SUBJECTS,
                 one_of="table",
             ),
         ),
         read=read_bins,
-        drawing=function("report.drawings:metric_lanes", "bins"),
         reads=("whole", "times", "reports"),
         rows=ShownRows("device", "gpu", "GPU metrics"),
         views=(View("metrics", screen="metrics"),),

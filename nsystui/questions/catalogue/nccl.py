@@ -27,13 +27,13 @@ class _Options(NamedTuple):
 def _read(values: Values) -> _Options:
     from nsystui.questions.nccl.grouping import by_of
 
-    if not values["durations"] and (values["message"] is not None or values["linear"]):
-        raise UsageError("--message and --linear go with --durations")
+    if not values["durations"] and values["message"] is not None:
+        raise UsageError("--message goes with --durations")
     if values["message"] is not None:
         from nsystui.base.units import parse_size
 
         values = {**values, "message": parse_size(values["message"])}
-    return _Options(values, by_of("collective" if values["all_sizes"] else values["by"]), _shared_properties(values))
+    return _Options(values, by_of(values["by"]), _shared_properties(values))
 
 
 def _shared_properties(values: Values) -> dict[NcclProperty, Any]:
@@ -78,8 +78,7 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
         size = {"bucket": NcclProperty.SIZE, "pow2": NcclProperty.POW2, "exact": NcclProperty.BYTES}[values["sizes"]]
         return bandwidth_by_size(job.session, selection, job.ranks, pairing, size)
     if values["durations"]:
-        size, is_linear = values["message"], values["linear"]
-        return durations_of_size(job.session, selection, job.ranks, pairing, values["durations"], size, is_linear)
+        return durations_of_size(job.session, selection, job.ranks, pairing, values["durations"], values["message"])
     if values["calls"] is not None:
         return nccl_listing(job.session, selection, job.ranks, pairing, shared, CALL)
     if values["kernels"] is not None:
@@ -149,7 +148,6 @@ Buckets and powers of two have base 1024 and include their lower edge.""",
                 one_of="table",
                 members="nccl.grouping:NcclProperty",
             ),
-            Option("all-sizes", "the same as --by collective", one_of="table"),
             Option(
                 "sizes",
                 "kernels by collective and size: spread of the durations and bandwidth (default: by exact size)",
@@ -170,7 +168,6 @@ Buckets and powers of two have base 1024 and include their lower edge.""",
                 "with --durations: the message size, such as 48MiB (default: the size with the most time)",
                 metavar="SIZE",
             ),
-            Option("linear", "with --durations: spans of one width (default: round ones that grow)"),
             Option(
                 "calls",
                 "a row for each call that communicates, with its kernel; or only those of a collective (or management "

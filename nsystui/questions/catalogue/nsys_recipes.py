@@ -209,8 +209,7 @@ QUESTIONS = (
         (GAP,),
         (
             _GRAPHS,
-            "NVIDIA's counts some of the profiler's own work as GPU work and cuts gaps there; here a gap is whole "
-            "and shows how long the profiler worked in it, and at what",
+            "NVIDIA's counts some of the profiler's own work as GPU work and cuts gaps there; here a gap is whole",
         ),
         reads=("times",),
     ),

@@ -28,7 +28,6 @@ def _number(text: str) -> int:
 
 _BASE = Option("base", "kernels by their short names", one_of="names")
 _MANGLED = Option("mangled", "kernels by their mangled names", one_of="names")
-_FAMILY = Option("family", "kernels by family", one_of="names")
 _NVTX_NAME = Option("nvtx-name", "the innermost NVTX range of the launch before a kernel's name")
 _ROWS = Option("rows", "maximum number of rows", metavar="N", kind=_number)
 _TICKS = Option("ticks_threshold", "the least rate that is congestion, in ticks/ms", metavar="N", kind=_number)
@@ -53,8 +52,6 @@ def _options(values: Values) -> ReportOptions:
     for key, names in (("base", Names.SHORT), ("mangled", Names.MANGLED)):
         if given.pop(key, None):
             given["names"] = names
-    if given.pop("family", None):
-        given["families"] = ()
     return ReportOptions(**given)
 
 
@@ -69,10 +66,7 @@ def _report(
     answer = in_module(f"stats.{module}", "ASK", name)
 
     def ask(job: OpenJob, selection: Selection, given: ReportOptions) -> Answer:
-        from dataclasses import replace
-
-        report_options = given if given.families is None else replace(given, families=job.families)
-        result: Answer = answer(job.session, selection, report_options)
+        result: Answer = answer(job.session, selection, given)
         return result
 
     reads: Any = ("reports",) * (name in _CLUSTER_REPORTS)
@@ -150,7 +144,7 @@ QUESTIONS = (
         "kernels by NVTX range and name",
         "nvtx_projected",
         ((_NVTX,), (_CALLS,), (_KERNELS,)),
-        (*_NAMES, _FAMILY),
+        _NAMES,
     ),
     _report("nvtx_pushpop_sum", "NVTX push/pop ranges by name", "nvtx_ranges", ((_NVTX,),), row="range"),
     _report(

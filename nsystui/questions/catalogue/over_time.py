@@ -119,12 +119,10 @@ all of their launches, and how many launches wait for how long. With --over-time
 equal spans of the selected time.""",
         examples="""  nsystui streams rank0.sqlite
   nsystui streams rank*.sqlite --ranks 0 --format csv
-  nsystui streams rank0.sqlite --over-time --bins 1000 -o queues.csv
-  nsystui streams rank0.sqlite -o queues.svg""",
+  nsystui streams rank0.sqlite --over-time --bins 1000 -o queues.csv""",
         order=135,
         options=(*OVER_TIME,),
         read=read_bins,
-        drawing=function("report.drawings:queue_lanes", "bins"),
         reads=("times", "reports"),
         rows=ShownRows("stream", "kernels", "streams"),
         views=(View("streams", counted="streams", tables=("kernels", "memory_ops"), order=165),),
@@ -137,8 +135,8 @@ equal spans of the selected time.""",
 How busy each GPU was: one row per rank and device, with compute (kernels that do not communicate), NCCL, memory
 operations and whole CUDA graphs as unions of time. They overlap, so that together they may exceed `busy`; `exposed` is
 NCCL that no compute hides. With --over-time, one row for each device and each of --bins equal spans of the selected
-time, with the mean number of kernels that ran at once and every GPU metric that was sampled.
-This is the table that `e` exports on the GPU screen; while zoomed, with --time set to the view's ends.""",
+time, with every GPU metric that was sampled. This is the table that `e` exports on the GPU screen; while zoomed, with
+--time set to the view's ends.""",
         examples="""  nsystui gpu rank*.sqlite
   nsystui gpu rank0.sqlite --time 1.2s:1.5s --format json
   nsystui gpu rank*.sqlite --over-time --bins 1000 --format csv -o busy.csv

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.units import align_decimal, format_value
-from nsystui.questions.compare.host import functions
 from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared, minus, ratio
 from nsystui.questions.compare.side import Basis, Side, both, gpu_basis, with_smart_names
 from nsystui.questions.compare.tables import (
@@ -404,6 +403,5 @@ TABLES: Mapping[str, ComparisonTable] = {
     "nccl": ComparisonTable("NCCL by collective and message size", lambda a, b, _: nccl(a, b)),
     "memory": ComparisonTable("memory operations", lambda a, b, _: memory(a, b)),
     "api": ComparisonTable("CUDA API calls", lambda a, b, options: api(a, b, options.step_range)),
-    "functions": ComparisonTable("functions by CPU samples", lambda a, b, options: functions(a, b, options.step_range)),
     "steps": ComparisonTable("training steps", lambda a, b, options: steps(a, b, options.step_range)),
 }

@@ -1,4 +1,4 @@
-"""Means of GPU metrics over kernels, launches, NVTX ranges, steps and collectives (docs/numbers.md#gpu-metrics).
+"""Means of GPU metrics over kernels, NVTX ranges, steps and collectives (docs/numbers.md#gpu-metrics).
 
 A GPU's counters include all its work: concurrent work has the same means.
 """
@@ -14,7 +14,6 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import (
     COLLECTIVE,
-    DEVICE,
     DURATION,
     NAME,
     RANK,
@@ -143,7 +142,7 @@ class _Sums:
 
 _COUNTED, _LENGTH, _DESCRIBED, _RESOLVED = "count", "length", "described", "resolved"
 _SAMPLES, _ALONE = "samples", "alone"
-_BY_KERNELS = ("kernel", "launch", "collective")
+_BY_KERNELS = ("kernel", "collective")
 
 
 def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnswer:
@@ -212,8 +211,6 @@ def _means_notes(job: OpenJob, group_by: str, has_rows: bool) -> Iterator[str]:
         yield from lacking
     elif group_by == "step":
         yield from job.steps().notes
-    elif group_by == "launch":
-        yield "no launch is long enough for two samples: record with a higher --gpu-metrics-frequency"
 
 
 _MOSTLY = 0.5
@@ -294,17 +291,15 @@ def _busiest(shares: dict[str, Floats], count: int) -> list[tuple[Value, Value, 
     ]
 
 
-def _launches(
-    job: OpenJob, selection: Selection, gpu: GpuKey, names: Texts, min_duration: int = 0
-) -> Iterator[WorkIntervals]:
-    """Yield launches of at least ``min_duration`` ns, in batches; ``rows`` are numbers of names."""
+def _launches(job: OpenJob, selection: Selection, gpu: GpuKey, names: Texts) -> Iterator[WorkIntervals]:
+    """Yield launches in batches; ``rows`` are numbers of names."""
     kernels = tables.kernels
     devices = [used for used in used_devices(job.session) if (used.task.report, used.gpu) == gpu]
     conditions = [sa.and_(kernels.c.process == used.task.process, kernels.c.device == used.device) for used in devices]
     start, end = job_start(kernels), job_end(kernels)
     query = sa.select(start.label("start"), end.label("end"), sa.func.coalesce(kernels.c.name, "").label("name")).where(
         kernels.c.report == gpu[0],
-        kernels.c.end - kernels.c.start >= min_duration,
+        kernels.c.end.is_not(None),
         sa.or_(sa.false(), *conditions),
         *where(kernels, selection, kernels.c.name),
     )
@@ -320,40 +315,6 @@ def _by_kernel(job: OpenJob, selection: Selection) -> Subject:
         lambda gpu: _launches(job, selection, gpu, names),
         lambda: [(smart.get(text, text),) for text in names.texts],
     )
-
-
-def _by_launch(job: OpenJob, selection: Selection) -> Subject:
-    """Return launches that may hold two samples: at least half a sampling period long."""
-    names, smart, users = Texts(), job.smart_names(), users_of_gpus(job, selection)
-    periods = _periods(job)
-    rows: list[Row] = []
-
-    def pieces(gpu: GpuKey) -> Iterator[WorkIntervals]:
-        if gpu not in periods:
-            return
-        for batch in _launches(job, selection, gpu, names, periods[gpu] // 2):
-            texts, first = names.texts, len(rows)
-            user = users[gpu][0]
-            for name, start, end in zip(
-                *(column.tolist() for column in (batch.rows, batch.starts, batch.ends)), strict=True
-            ):
-                rows.append((smart.get(texts[name], texts[name]), *user, start, end - start))
-            yield WorkIntervals(batch.starts, batch.ends, np.arange(first, len(rows)))
-
-    return Subject(SUBJECT_COLUMNS["launch"], pieces, lambda: rows, are_single=True)
-
-
-def _periods(job: OpenJob) -> dict[GpuKey, int]:
-    columns = tables.gpu_metrics.c
-    query = sa.select(
-        columns.report, columns.gpu, sa.func.min(columns.time), sa.func.max(columns.time), sa.func.count()
-    )
-    query = query.where(columns.time.is_not(None)).group_by(columns.report, columns.gpu, columns.metric)
-    periods: dict[GpuKey, int] = {}
-    for report, gpu, first, last, count in job.session.rows(query):
-        if count > 1:
-            periods[report, gpu] = min(periods.get((report, gpu), last - first), (last - first) // (count - 1))
-    return periods
 
 
 def _by_range(job: OpenJob, selection: Selection) -> Subject:
@@ -411,14 +372,12 @@ def _by_collective(job: OpenJob, selection: Selection) -> Subject:
 
 SUBJECT_COLUMNS = {
     "kernel": (NAME,),
-    "launch": (NAME, RANK, DEVICE.with_importance(2), START.with_importance(1), DURATION),
     "range": (Column("name", header="Range", label="range"),),
     "step": (RANK, STEP, START.with_importance(1), DURATION),
     "collective": (COLLECTIVE, Column("message_size", header="Message Size (B)", label="bytes", unit=Unit.BYTES)),
 }
 SUBJECTS: dict[str, Callable[[OpenJob, Selection], Subject]] = {
     "kernel": _by_kernel,
-    "launch": _by_launch,
     "range": _by_range,
     "step": _by_step,
     "collective": _by_collective,

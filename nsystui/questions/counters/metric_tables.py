@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, RANK, START, Column, Row, TableAnswer, Unit, Value
-from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.selection import Selection, Window
 from nsystui.base.text import safe_text
 from nsystui.base.types import Floats
 from nsystui.questions.gpu.metrics import MetricSamples, MetricSource, metric_lanes, metric_sources, samples_of
 from nsystui.questions.gpu.utilisation import selected_devices
-from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.data_notes import missing_notes
-from nsystui.questions.queries.derived import in_runs, rows_by_report
-from nsystui.questions.queries.recording import unrecorded_work
+from nsystui.questions.queries.derived import in_runs
 from nsystui.questions.queries.time_window import edges_of
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -104,63 +102,20 @@ def metrics_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAns
 
 
 def with_metrics(answer: TableAnswer, job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
-    """Add the kernels in flight and each metric as columns to a table of ranks, devices and spans."""
+    """Add each metric as a column to a table of ranks, devices and spans."""
     users, window = users_of_gpus(job, selection), job.extent(selection)
     sources = metric_sources(job.session, selection, every=True)
     metrics = columns_of(sources)
-    column_numbers = {column.key: number for number, column in enumerate(metrics, 1)}
+    column_numbers = {column.key: number for number, column in enumerate(metrics)}
     missing: list[Value] = [None] * bins
-    values = {
-        user: [plain_values(in_flight), *(missing for _ in metrics)]
-        for user, in_flight in _in_flight(job, selection, window, bins).items()
-    }
+    values: dict[tuple[Value, Value], list[list[Value]]] = defaultdict(lambda: [missing for _ in metrics])
     for lane in metric_lanes(job.session, selection, window, bins, sources):
         for user in users.get((lane.source.report, lane.source.gpu), ()):
             values[user][column_numbers[lane.source.metric]] = plain_values(lane.values)
-    rows = []
-    busy = [column.key for column in answer.columns].index("busy_percent")
-    for number, row in enumerate(answer.rows):
-        cells = [column[number % bins] for column in values[row[0], row[1]]]
-        # Kernels are unknown before and after the session.
-        rows.append((*row, *([None, *cells[1:]] if row[busy] is None else cells)))
-    return TableAnswer(answer.name, (*answer.columns, _IN_FLIGHT, *metrics), rows, answer.total, answer.notes)
-
-
-_IN_FLIGHT = Column(
-    "in_flight", header="Kernels in Flight", label="in flight", unit=Unit.COUNT, decimals=3, importance=2
-)
-
-
-def _in_flight(job: OpenJob, selection: Selection, window: Window, bins: int) -> dict[tuple[Value, Value], Floats]:
-    """Return the mean number of kernels that ran at once in each span, by rank and device.
-
-    It is the time of all kernels in the span divided by its length.
-    """
-    kernels, width = tables.kernels, window.end - window.start
-    users: dict[tuple[Task, int], tuple[Value, Value]] = {
-        used.key: (used.task.rank, used.device) for used in selected_devices(job.session, selection, job.ranks)
-    }
-    lost = unrecorded_work(job.session, job.session.reports)
-    fills = {user: np.nan if lost[task]["kernels"] or not width else 0.0 for (task, _), user in users.items()}
-    means = {user: np.full(bins, fill) for user, fill in fills.items()}
-    if not width:
-        return means
-    edges = np.arange(bins + 1) * (width / bins)
-    for sign, time in ((1, job_start(kernels)), (-1, job_end(kernels))):
-        since = sa.func.greatest(sa.func.least(time - window.start, width), 0)
-        device_key = (kernels.c.report, kernels.c.process, kernels.c.device)
-        number = (since * bins).op("//")(width).label("number")
-        query = sa.select(*device_key, number, sa.func.count(), sa.func.sum(since)).group_by(*device_key, number)
-        query = query.where(*where(kernels, selection.with_name(None)), kernels.c.end.is_not(None))
-        counts: dict[tuple[Value, Value], Floats] = {}
-        for report, process, device, span, count, total in rows_by_report(job.session, query):
-            if (Task(report, process), device) in users:
-                sums = counts.setdefault(users[Task(report, process), device], np.zeros((2, bins + 2)))
-                sums[:, span + 1] += (count, total)
-        for user, sums in counts.items():
-            cumulated = sums.cumsum(axis=1)[:, : bins + 1]
-            means[user] += sign * np.diff(edges * cumulated[0] - cumulated[1]) * bins / width
-    return means
+    rows = [
+        (*row, *(column[number % bins] for column in values[row[0], row[1]])) for number, row in enumerate(answer.rows)
+    ]
+    return TableAnswer(answer.name, (*answer.columns, *metrics), rows, answer.total, answer.notes)
 
 
 def users_of_gpus(job: OpenJob, selection: Selection) -> dict[GpuKey, list[tuple[Value, Value]]]:

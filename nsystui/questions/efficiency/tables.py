@@ -1,4 +1,4 @@
-"""The tables of an efficiency: breakdown by GPU, factors of devices and hosts, processes, MFU."""
+"""The tables of an efficiency: breakdown by GPU, factors of devices and hosts, MFU."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nsystui.base.answer import DEVICE, FILES_ONLY, HOST, PID, RANK, Column, Row, TableAnswer, Unit, for_files
+from nsystui.base.answer import DEVICE, FILES_ONLY, Column, Row, TableAnswer, Unit, for_files
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.mfu import Mfu
-from nsystui.questions.efficiency.result import Efficiency, Factor, Scalability, device_factors, host_factors
+from nsystui.questions.efficiency.result import Efficiency, Factor, device_factors, host_factors
 from nsystui.questions.gpu.device_time import Breakdown, is_unknown, total
 
 EVERYTHING = "all"
@@ -47,29 +47,12 @@ BREAKDOWN_COLUMNS = (
     Column("communication_ns", header="Communication (ns)", label="communication", unit=Unit.DURATION, importance=7),
     Column("window_ns", header="Window (ns)", label="window", unit=Unit.DURATION, importance=8),
 )
-_FACTOR = (
+_FACTOR_COLUMNS = (
     Column("metric", header="Metric", label="metric", importance=FILES_ONLY),
     Column("name", header="Name", label="factor"),
     Column("percent", header="Efficiency (%)", label="efficiency", unit=Unit.PERCENT, decimals=2),
-)
-_BASELINE = Column("baseline_percent", header="Baseline (%)", label="baseline", unit=Unit.PERCENT, decimals=2)
-_WORDS = (
     Column("formula", header="Formula", label="formula", importance=1),
     Column("low", header="Where it is low", label="where it is low", importance=2),
-)
-PROCESS_COLUMNS = (
-    RANK,
-    HOST.with_importance(3),
-    PID.with_importance(2),
-    *(
-        Column(f"{key}_percent", header=f"{title} (%)", label=title.lower(), unit=Unit.PERCENT, decimals=2)
-        for key, title in (("useful", "Useful"), ("mpi", "In MPI"), ("cuda", "In CUDA calls"))
-    ),
-    *(
-        Column(f"{key}_ns", header=f"{title} (ns)", label=title.lower(), unit=Unit.DURATION, importance=4)
-        for key, title in (("useful", "Useful"), ("mpi", "In MPI"), ("cuda", "In CUDA calls"))
-    ),
-    Column("window_ns", header="Window (ns)", label="window", unit=Unit.DURATION, importance=5),
 )
 MFU_COLUMNS = (
     Column("mfu_percent", header="MFU (%)", label="MFU", unit=Unit.PERCENT, decimals=2),
@@ -126,44 +109,27 @@ def _spent_cells(spent: Breakdown, useful: Useful) -> Row:
     return (*percent, *parts, useful_time, moved, spent.time)
 
 
-def device_table(result: Efficiency, scaled: Scalability | None = None) -> TableAnswer:
-    """Return a row per device factor; with a baseline, also its values, scalability, and global efficiency."""
-    factors = device_factors(result.device, scaled) if result.gpus else []
-    notes = (*result.notes, *result.device_notes)
-    if scaled is None:
-        return _factor_table("device", factors, None, notes)
-    before = {factor.key: factor.value for factor in device_factors(scaled.baseline.device)}
-    return _factor_table("device", factors, before, (*notes, scaled.note))
+def device_table(result: Efficiency) -> TableAnswer:
+    """Return a row per device factor."""
+    factors = device_factors(result.device) if result.gpus else []
+    return _factor_table("device", factors, (*result.notes, *result.device_notes))
 
 
 def host_table(result: Efficiency) -> TableAnswer:
     factors = host_factors(result)
     is_known = any(factor.value is not None for factor in factors)
-    return _factor_table("host", factors if is_known else [], None, (*result.notes, *result.host_notes))
+    return _factor_table("host", factors if is_known else [], (*result.notes, *result.host_notes))
 
 
-def _factor_table(
-    name: str, factors: Sequence[Factor], baseline: dict[str, float | None] | None, notes: tuple[str, ...]
-) -> TableAnswer:
-    rows: list[Row] = []
-    for item in factors:
-        before = () if baseline is None else (_percent(baseline.get(item.key)),)
-        rows.append((item.key, "  " * item.depth + item.name, _percent(item.value), *before, item.formula, item.low))
-    return TableAnswer(name, (*_FACTOR, *(() if baseline is None else (_BASELINE,)), *_WORDS), rows, len(rows), notes)
-
-
-def _percent(value: float | None) -> float | None:
-    return None if value is None else 100.0 * value
-
-
-def process_table(result: Efficiency) -> TableAnswer:
-    """Return a row per process that used a GPU: useful time, MPI, and CUDA calls outside of MPI."""
-    rows: list[Row] = []
-    for process in result.host.processes:
-        parts = (process.useful, process.mpi, process.cuda)
-        percent = [None if part is None or not process.time else 100.0 * part / process.time for part in parts]
-        rows.append((process.task.rank, process.task.host, process.task.pid, *percent, *parts, process.time))
-    return TableAnswer("processes", PROCESS_COLUMNS, rows, len(rows), (*result.notes, *result.host_notes))
+def _factor_table(name: str, factors: Sequence[Factor], notes: tuple[str, ...]) -> TableAnswer:
+    rows = [
+        (
+            *(item.key, "  " * item.depth + item.name, None if item.value is None else 100.0 * item.value),
+            *(item.formula, item.low),
+        )
+        for item in factors
+    ]
+    return TableAnswer(name, _FACTOR_COLUMNS, rows, len(rows), notes)
 
 
 def mfu_table(result: Mfu) -> TableAnswer:

@@ -7,7 +7,7 @@ notes report omitted branches, which are never added to other branches.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,7 +32,7 @@ from nsystui.questions.host.functions import (
     samples_of_job,
     sampling_notes,
 )
-from nsystui.questions.host.stacks import Function, StackTree
+from nsystui.questions.host.stacks import Function, StackTree, grown
 from nsystui.questions.job.job import OpenJob
 
 
@@ -107,6 +107,9 @@ class CallTree:
         return {match for match in map(node_of.get, nodes) if match is not None}
 
 
+_NO_PATHS = np.empty((0, 0), np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+
+
 def call_tree(
     samples: CpuSamples, group: SampleGroup, bottom_up: bool = False, is_root: Callable[[str], bool] | None = None
 ) -> CallTree:
@@ -114,35 +117,25 @@ def call_tree(
 
     If matching functions call each other, the tree begins at the outermost.
     """
-    return call_trees([(samples, group)], bottom_up, is_root)[0]
-
-
-def call_trees(
-    sides: Sequence[tuple[CpuSamples, SampleGroup]],
-    bottom_up: bool = False,
-    is_root: Callable[[str], bool] | None = None,
-    alike: Callable[[Function], Function] = lambda function: function,
-) -> list[CallTree]:
-    """Build a tree like `call_tree` for each side; all trees have the same nodes.
-
-    Functions that ``alike`` maps to the same value are merged.
-    """
     code_of: dict[Function, int] = {}
     parts = []
-    for side, (samples, group) in enumerate(sides):
-        for report, node_counts in group.node_counts.items():
-            tree = samples.stacks[report].tree
-            codes = np.array([code_of.setdefault(alike(called), len(code_of)) for called in tree.functions], np.int64)
-            parts.append((side, tree, codes, node_counts))
+    for report, node_counts in group.node_counts.items():
+        tree = samples.stacks[report].tree
+        codes = np.array([code_of.setdefault(called, len(code_of)) for called in tree.functions], np.int64)
+        parts.append((tree, codes, node_counts))
     unknown = code_of.setdefault(NO_FUNCTION, len(code_of))
     functions = tuple(code_of)
     is_start = None if is_root is None else np.array([is_root(function.name) for function in functions])
-    paths = [_paths(tree, codes, samples, unknown, is_start, bottom_up) for _, tree, codes, samples in parts]
-    merged, nodes = _grown(functions, [path for path, *_ in paths], [length for _, length, _ in paths])
-    counts = np.zeros((len(sides), len(merged)), np.int64)
-    for (side, *_), node, (_, _, weight) in zip(parts, nodes, paths, strict=True):
-        np.add.at(counts[side], node, weight)
-    return [CallTree(merged, samples, merged.totals(samples)) for samples in counts]
+    paths = [_NO_PATHS, *(_paths(*part, unknown, is_start, bottom_up) for part in parts)]
+    depth = max(path.shape[1] for path, _, _ in paths)
+    path = np.concatenate([np.pad(path, ((0, 0), (0, depth - path.shape[1]))) for path, _, _ in paths])
+    length, weight = (np.concatenate([part[index] for part in paths]) for index in (1, 2))
+    rows_by_level = (np.flatnonzero(length > level) for level in range(depth))
+    levels = ((rows, path[rows, level]) for level, rows in enumerate(rows_by_level) if len(rows))
+    nodes, merged = grown(levels, len(length), functions)
+    counts = np.zeros(len(merged), np.int64)
+    np.add.at(counts, nodes, weight)
+    return CallTree(merged, counts, merged.totals(counts))
 
 
 def _paths(
@@ -179,30 +172,6 @@ def _paths(
         index = length[:, None] - 1 - position[None, :]
         path = np.where(index >= 0, np.take_along_axis(path, np.maximum(index, 0), axis=1), -1)
     return path, length, weight
-
-
-def _grown(
-    functions: tuple[Function, ...], paths: Sequence[Ints], lengths: Sequence[Ints]
-) -> tuple[StackTree, list[Ints]]:
-    """Build the tree of all paths by level; return it and each path's node."""
-    depth = max((int(length.max(initial=0)) for length in lengths), default=0)
-    nodes = [np.zeros(len(length), np.int64) for length in lengths]
-    parents, functions_of_nodes, levels = [np.zeros(1, np.int64)], [np.full(1, -1, np.int64)], [0]
-    node_count = 1
-    for level in range(depth):
-        rows = [np.flatnonzero(length > level) for length in lengths]
-        # If a side's paths are shorter, the column does not exist.
-        level_functions = [path[row, min(level, path.shape[1] - 1)] for path, row in zip(paths, rows, strict=True)]
-        keys = [nodes[side][row] * len(functions) + level_functions[side] for side, row in enumerate(rows)]
-        unique_keys, inverse = np.unique(np.concatenate(keys), return_inverse=True)
-        new_nodes = np.split(node_count + inverse, np.cumsum([len(row) for row in rows])[:-1])
-        for side, row in enumerate(rows):
-            nodes[side][row] = new_nodes[side]
-        parents.append(unique_keys // len(functions))
-        functions_of_nodes.append(unique_keys % len(functions))
-        levels.append(node_count)
-        node_count += len(unique_keys)
-    return StackTree(np.concatenate(parents), np.concatenate(functions_of_nodes), np.array(levels), functions), nodes
 
 
 def tree_of(

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import FILES_ONLY, RANK, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.kernel_names import function_name
-from nsystui.base.selection import Selection, Window
+from nsystui.base.selection import Selection
 from nsystui.base.text import counted, whole_number
 from nsystui.base.types import Ints
 from nsystui.questions.algebra.intervals import EMPTY
@@ -50,15 +50,6 @@ class CpuSamples:
 
     def __len__(self) -> int:
         return sum(len(samples.times) for samples in self.threads.values())
-
-    def within(self, windows: Mapping[int, Window]) -> CpuSamples:
-        """Return the samples in each report's window; reports not in ``windows`` are left out."""
-        threads = {}
-        for thread, samples in self.threads.items():
-            if (window := windows.get(thread[0])) is not None:
-                first, last = np.searchsorted(samples.times, [window.start, window.end])
-                threads[thread] = ThreadSamples(samples.times[first:last], samples.nodes[first:last])
-        return CpuSamples(threads, self.stacks)
 
     @cached_property
     def period(self) -> int | None:
@@ -112,14 +103,14 @@ def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSam
     return CpuSamples(threads, stacks, frozenset(arrays["report"][of_python].tolist()))
 
 
-def sampling_notes(session: Session, samples: CpuSamples, with_count: bool = True) -> tuple[str, ...]:
-    """Return notes on unrecorded samples or stacks, and on the samples' number and usual interval if ``with_count``."""
+def sampling_notes(session: Session, samples: CpuSamples) -> tuple[str, ...]:
+    """Return notes on unrecorded samples or stacks, and on their number and usual interval."""
     if missing := missing_notes(session, tables.host_samples):
         return missing
     notes = list(samples.notes)
     if not session.count(tables.call_chains):
         notes.append(f"the samples have no call stacks: {option_advice(session.reports, '--backtrace=dwarf')}")
-    if with_count and samples.period is not None:
+    if samples.period is not None:
         every = f"a running thread has one about every {samples.period / 1e6:.2f} ms"
         notes.append(f"{counted(len(samples), 'sample')}; {every}")
     return tuple(notes)

@@ -23,22 +23,21 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Array, Expression, Ints
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.groups import distinct
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, subtract
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, subtract
 from nsystui.questions.capture.launch_account import lost_work_notes
 from nsystui.questions.host import causes
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.causes import Cause, folded, shown_times
-from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of_job, top_function
 from nsystui.questions.host.host_work import host_work
 from nsystui.questions.host.idle_spans import Attribution, IdleSpan, IdleSpans, over_ranks
-from nsystui.questions.host.naming import named_threads, workers_by_rank
+from nsystui.questions.host.naming import workers_by_rank
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, with_graphs
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.queries.conditions import given, job_end, job_start, where
 from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.tasks import GPU_TABLES, ROLE
-from nsystui.questions.queries.time_window import extents, report_at
+from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 from nsystui.store.results import as_arrays, json_array, json_of, version_of
@@ -448,46 +447,8 @@ def _answer(
 
 def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:
     read = (tables.host_samples, tables.sched_events, tables.os_calls, *((tables.nvtx_ranges,) if with_ranges else ()))
-    notes = (*missing_notes(job.session, *read), samples_in_gaps(job, selection))
-    return (*filter(None, notes), *job.busy(selection.with_name(None)).notes, *lost_work_notes(job, selection))
-
-
-def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
-    """Return a sentence on the thread with most CPU samples in the long gaps of its rank's GPUs."""
-    samples = samples_of_job(job, selection)
-    if not len(samples):
-        return ""
-    windows, graph_gaps = extents(job.session, selection), job.graph_gaps(selection)
-    gaps: dict[Task, Intervals] = {}
-    for gpu in job.gpus(selection):
-        task = gpu.device.task.task
-        idle = subtract(gpu.gaps(windows[task.report]), graph_gaps.get((task, gpu.device.device), EMPTY))
-        long = idle.chosen(idle.lengths >= LONG_GAP)
-        gaps[task] = intersect(gaps[task], long) if task in gaps else long
-    workers = workers_by_rank(job, gaps)
-    counts = []
-    for thread in named_threads(job, samples.threads):
-        idle, sampled = gaps.get(workers.get(thread.task, thread.task), EMPTY), samples.threads[thread.thread]
-        nodes = sampled.nodes[idle.before(sampled.times)[1] > 0]
-        counts.append((len(nodes), thread, nodes))
-    total = sum(count for count, _, _ in counts)
-    if not total:
-        return ""
-    count, thread, nodes = max(counts, key=lambda item: (item[0], item[1].thread))
-    report = thread.thread[0]
-    group = SampleGroup((thread,), {report: np.bincount(nodes, minlength=len(samples.stacks[report].tree))})
-    function = top_function(samples, group)
-    where = ""
-    if function is not None:
-        share = format_value(Unit.PERCENT, 100.0 * function_counts(samples, group)[function][0] / count)
-        where = f", {share} of them in {function_words(function)}"
-    of_rank = "" if thread.rank is None or len(job.ranks) < 2 else f" of rank {thread.rank}"
-    is_worker = thread.task in workers
-    words = thread.words(is_worker) if is_worker else f"thread {thread.words()}"
-    return (
-        f"{count:,} of the {total:,} CPU samples in gaps of {LONG_GAP // 1_000_000} ms or more are from "
-        f"{words}{of_rank}{where}"
-    )
+    busy_notes = job.busy(selection.with_name(None)).notes
+    return (*missing_notes(job.session, *read), *busy_notes, *lost_work_notes(job, selection))
 
 
 LEAST = 10_000

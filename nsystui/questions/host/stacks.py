@@ -11,7 +11,7 @@ Also the files that OS runtime calls access, if recorded (docs/numbers.md#gaps).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -231,7 +231,7 @@ def _stacks(names: Mapping[int, str], chains_of_kind: Mapping[str, _Chains]) -> 
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     functions, function = _functions(columns, names)
     nodes, is_damaged, tree = _tree(columns["stack"], columns["depth"], function, functions)
-    arrays: dict[str, Array] = {**tree}
+    arrays: dict[str, Array] = {"parent": tree.parent, "function": tree.function, "levels": tree.levels}
     for kind, (chain, stack) in zip(KINDS, chains, strict=True):
         arrays[f"{kind}.chains"], arrays[f"{kind}.nodes"] = chain, nodes[stack]
     arrays["damaged"] = np.array([sum(int(is_damaged[stack].sum()) for _, stack in chains)])
@@ -306,7 +306,7 @@ def _functions(frames: Arrays, names: Mapping[int, str]) -> tuple[list[Function]
     return list(indices), np.array(function_indices, np.int64)[inverse.reshape(-1)]
 
 
-def _tree(stack: Ints, depth: Ints, function: Ints, functions: Sequence[Function]) -> tuple[Ints, Flags, Arrays]:
+def _tree(stack: Ints, depth: Ints, function: Ints, functions: Sequence[Function]) -> tuple[Ints, Flags, StackTree]:
     """Return each stack's node, whether it is damaged, and the tree; stacks are numbered from 0."""
     order = np.lexsort((depth, stack))
     stack, depth, function = stack[order], depth[order], function[order]
@@ -324,19 +324,28 @@ def _tree(stack: Ints, depth: Ints, function: Ints, functions: Sequence[Function
     position = np.cumsum(np.bincount(stack, minlength=stacks))[stack] - 1 - np.arange(len(stack))
     by_level = np.argsort(position, kind="stable")
     edges = np.searchsorted(position[by_level], np.arange(int(position.max()) + 2)).tolist()
+    rows_by_level = [by_level[first:last] for first, last in pairwise(edges)]
+    nodes, tree = grown(((stack[rows], function[rows]) for rows in rows_by_level), stacks, functions)
+    return nodes, is_damaged, tree
+
+
+def grown(levels: Iterable[tuple[Ints, Ints]], stacks: int, functions: Sequence[Function]) -> tuple[Ints, StackTree]:
+    """Return each stack's node, and the tree, grown from the outermost callers.
+
+    ``levels``: the stacks that reach a level, and the functions that they call there.
+    """
     nodes = np.zeros(stacks, np.int64)
-    parents, called, levels = [np.zeros(1, np.int64)], [np.full(1, -1, np.int64)], [0]
+    parents, called, first_nodes = [np.zeros(1, np.int64)], [np.full(1, -1, np.int64)], [0]
     node_count = 1
-    for first, last in pairwise(edges):
-        rows = by_level[first:last]
-        keys, inverse = np.unique(nodes[stack[rows]] * len(functions) + function[rows], return_inverse=True)
-        nodes[stack[rows]] = node_count + inverse
+    for stack, function in levels:
+        keys, inverse = np.unique(nodes[stack] * len(functions) + function, return_inverse=True)
+        nodes[stack] = node_count + inverse
         parents.append(keys // len(functions))
         called.append(keys % len(functions))
-        levels.append(node_count)
+        first_nodes.append(node_count)
         node_count += len(keys)
-    tree = {"parent": np.concatenate(parents), "function": np.concatenate(called), "levels": np.array(levels)}
-    return nodes, is_damaged, tree
+    tree = StackTree(np.concatenate(parents), np.concatenate(called), np.array(first_nodes), tuple(functions))
+    return nodes, tree
 
 
 _TID = (1 << 24) - 1

@@ -1,4 +1,4 @@
-"""CUDA memory of a job: use over time, allocations, and memory pools.
+"""CUDA memory of a job: use over time, and allocations.
 
 See docs/numbers.md#gpu-memory. A free ends the allocation at its address, even if sizes differ; without a recorded
 free, the next allocation there does. Only memory allocated during the recording counts.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -57,19 +57,6 @@ COLUMNS = (
     Column("device_memory", header="Memory of Device (B)", label="device has", unit=Unit.BYTES, importance=6),
 )
 TIME_COLUMNS = (RANK, DEVICE, MEMORY, START, _PEAK, _AT_END.with_importance(1))
-POOL_COLUMNS = (
-    RANK,
-    DEVICE,
-    Column("pool", header="Pool", label="pool"),
-    Column("peak", header="Peak Reserved (B)", label="reserved", unit=Unit.BYTES),
-    Column("used", header="Used Then (B)", label="used then", unit=Unit.BYTES),
-    Column("unused_percent", header="Unused Then (%)", label="unused", unit=Unit.PERCENT, decimals=2, has_bar=True),
-    _PEAK_TIME,
-    Column("peak_used", header="Peak Used (B)", label="peak used", unit=Unit.BYTES, importance=1),
-    _ALLOCATIONS,
-    _FREES.with_importance(3),
-    Column("trims", header="Trimmed", label="trimmed", unit=Unit.COUNT, importance=2),
-)
 
 
 @dataclass(frozen=True, order=True)
@@ -350,44 +337,3 @@ def _call_times(session: Session, selection: Selection) -> dict[tuple[Task, int,
         .group_by(*group)
     )
     return {(Task(report, process), device, kind): time for report, process, device, kind, time in session.rows(query)}
-
-
-def pool_table(job: OpenJob, selection: Selection) -> TableAnswer:
-    """Tabulate the memory pools: most memory reserved, and its used part."""
-    session = job.session
-    ranks = {item.task: item.rank for item in job.ranks}
-    states: dict[tuple[Task, int, int], list[tuple[int, int, int, str]]] = {}
-    for report, process, device, pool, *state in _pool_states(session, selection):
-        time, size, used, event = state
-        states.setdefault((Task(report, process), device, pool), []).append((time, size, used, event))
-    rows: list[Row] = []
-    for (task, device, pool), pool_states in states.items():
-        time, size, used, _ = max(pool_states, key=lambda state: (state[1], -state[0]))
-        events = [event for *_, event in pool_states]
-        rows.append(
-            (
-                ranks.get(task), device, f"{pool:#x}", size, used, 100 * (size - used) / size if size else None, time,
-                max(used for _, _, used, _ in pool_states), *map(events.count, ("allocation", "free", "Trimmed")),
-            )
-        )  # fmt: skip
-    rows.sort(key=lambda row: (row[0] is None, *row[:3]))
-    notes = missing_notes(session, tables.gpu_memory)
-    if not rows and session.count(tables.gpu_memory):
-        notes += ("no memory pools: all memory was allocated with cudaMalloc, not cudaMallocAsync",)
-    return TableAnswer("gpu-memory-pools", POOL_COLUMNS, rows, len(rows), notes)
-
-
-def _pool_states(session: Session, selection: Selection) -> Sequence[tuple[Any, ...]]:
-    memory, pools = tables.gpu_memory, tables.memory_pools
-    memory_event = sa.case((memory.c.is_free == 1, "free"), else_="allocation")
-    parts = []
-    for table, size, used, event in (
-        (memory, memory.c.pool_size, memory.c.pool_used, memory_event),
-        (pools, pools.c.size, pools.c.used, pools.c.operation),
-    ):
-        keys = [table.c[key] for key in ("report", "process", "device", "pool")]
-        time = (table.c.start + table.c.clock_offset).label("time")
-        is_complete = [table.c.pool.is_not(None), size.is_not(None), used.is_not(None)]
-        if session.count(table):
-            parts.append(sa.select(*keys, time, size, used, event).where(*is_complete, *where(table, selection)))
-    return [row for part in parts for row in session.rows(part)]

@@ -200,7 +200,6 @@ def durations_of_size(
     pairing: NcclPairing,
     collective: str,
     size: int | None = None,
-    is_linear: bool = False,
 ) -> DurationsOfSize:
     """Tabulate the durations of a collective's selected kernels of one size: of all ranks, then of each rank.
 
@@ -219,7 +218,7 @@ def durations_of_size(
         known_sizes = few(sized) if sized else "none of known size"
         raise UsageError(f"no {collective} kernel of {format_value(Unit.BYTES, size)}: there are {known_sizes}")
     spent, kernel_ranks = spent[sizes == size], whole(kernels["rank"])[sizes == size]
-    bins = distribution(spent, is_linear)
+    bins = distribution(spent)
     groups: list[tuple[int | None, Times]] = [(None, spent)]
     groups += [(rank, spent[kernel_ranks == rank]) for rank in np.unique(kernel_ranks[kernel_ranks != NONE]).tolist()]
     rows: list[Row] = []

@@ -36,17 +36,17 @@ class Distribution:
     maximum: float
 
 
-def distribution(values: Any, is_linear: bool = False) -> Distribution:
+def distribution(values: Any) -> Distribution:
     """Return the distribution of an array; all zero if it is empty.
 
-    The edges are round and grow with the values if that makes four bars or more; otherwise (and with ``is_linear``)
-    they are equally spaced. The last bar includes its upper edge.
+    The edges are round and grow with the values if that makes four bars or more; otherwise they are
+    equally spaced. The last bar includes its upper edge.
     """
     data = np.asarray(values, dtype=np.float64)
     if not len(data):
         return Distribution((), (), 0, 0.0, 0.0, 0.0, 0.0)
     low, high = float(data.min()), float(data.max())
-    edges = np.linspace(low, max(high, low + 1), 9).tolist() if is_linear else _edges(low, high)
+    edges = _edges(low, high)
     counts, _ = np.histogram(data, bins=np.asarray(edges))
     return Distribution(
         tuple(edges),

@@ -29,7 +29,7 @@ class JobFacts:
     """The facts of the job in the open reports; empty tuples and ``None`` are facts that no report records.
 
     ``gpus`` counts the GPUs that worked, ``duration`` (ns) is of the sessions on their common clock, ``events`` of the
-    events in job time, ``session_start`` is ns since 1970 UTC.
+    events in job time.
     """
 
     title: str
@@ -40,12 +40,10 @@ class JobFacts:
     gpus: int
     gpu_models: tuple[str, ...]
     nsys_versions: tuple[str, ...]
-    schema_versions: tuple[str, ...]
     driver_versions: tuple[str, ...]
     cuda_versions: tuple[str, ...]
     duration: int | None
     events: Window
-    session_start: int | None
     rank_source: str
     """As in ``RankedTask.source``; empty without tasks."""
     clocks_aligned: bool
@@ -69,12 +67,10 @@ def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
         hosts=_distinct(facts.host for facts in metadata), gpus=_count_gpus(session),
         gpu_models=_distinct(name for item in ranks for name in item.gpu_names),
         nsys_versions=_distinct(facts.nsys_version for facts in metadata),
-        schema_versions=_distinct(facts.schema_version for facts in metadata),
         driver_versions=_distinct(facts.driver_version for facts in metadata),
         cuda_versions=_distinct(facts.cuda_version for facts in metadata), duration=_duration(session),
-        events=extent(session, Selection()), session_start=min(starts, default=None),
-        rank_source=ranks[0].source if ranks else "", clocks_aligned=shares_clock(reports),
-        start_spread=max(starts) - min(starts) if starts else None,
+        events=extent(session, Selection()), rank_source=ranks[0].source if ranks else "",
+        clocks_aligned=shares_clock(reports), start_spread=max(starts) - min(starts) if starts else None,
         made_of=_distinct(facts.made_of for facts in metadata),
     )  # fmt: skip
 

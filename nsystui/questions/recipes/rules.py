@@ -5,8 +5,6 @@ See docs/numbers.md#expert-rules.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 import sqlalchemy as sa
 
@@ -31,8 +29,6 @@ from nsystui.base.answer import (
 from nsystui.base.selection import Selection
 from nsystui.base.types import Expression
 from nsystui.exports.metadata import pid_column, tid_column
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge
-from nsystui.questions.gpu.profiler_overhead import overhead_by_name, unnoticed
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import MemoryCalls, are, with_calls
 from nsystui.questions.queries.conditions import duration, job_start, where
@@ -109,12 +105,7 @@ def _identity(table: sa.Table) -> list[Expression]:
 
 
 _GPU_AND_START = (RANK, DEVICE.with_importance(1), START)
-_GAP_COLUMNS = (
-    Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION),
-    *_GPU_AND_START,
-    Column("profiler", header="Profiler (ns)", label="profiler", unit=Unit.DURATION, importance=1),
-    Column("work", header="Profiler Work", label="profiler's work", importance=2),
-)
+_GAP_COLUMNS = (Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION), *_GPU_AND_START)
 _PART_COLUMNS = (
     Column("busy_percent", header="In-Use (%)", label="in use %", unit=Unit.PERCENT, decimals=1),
     DURATION,
@@ -125,34 +116,18 @@ _PART_COLUMNS = (
 def _gaps(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
     """List gaps of more than ``options.gap`` ns between a GPU's operations, longest first."""
     busy, windows = job.busy(selection), extents(job.session, selection)
-    overhead = overhead_by_name(job.session, selection)
-    reports_with_overhead = {report.index for report in job.session.reports if report.has(tables.profiler_overhead)}
-    rows: list[tuple[int, int, int, int, int | None, str | None]] = []
+    rows: list[tuple[int, int, int, int]] = []
     gap_count = 0
     for item in busy.devices:
-        device = item.device
-        task = device.task.task
-        gaps = item.gaps(windows[task.report])
+        device, gaps = item.device, item.gaps(windows[item.device.task.task.report])
         gap_count += len(gaps)
         long_gaps = gaps.chosen(gaps.lengths > options.gap)
-        work: Sequence[tuple[int | None, str | None]] = [(None, None)] * len(long_gaps)
-        if task.report in reports_with_overhead:
-            work = _profiler_work(overhead.get(task, {}), long_gaps)
         rows += [
-            (until - since, device.task.rank, device.device, since, *gap_work)
-            for since, until, gap_work in zip(long_gaps.starts.tolist(), long_gaps.ends.tolist(), work, strict=True)
+            (until - since, device.task.rank, device.device, since)
+            for since, until in zip(long_gaps.starts.tolist(), long_gaps.ends.tolist(), strict=True)
         ]
-    rows.sort(key=lambda row: (-row[0], *row[1:4]))
-    note = unnoticed(job.session) if rows else ""
-    return TableAnswer("gpu-gaps", _GAP_COLUMNS, rows, gap_count, (*busy.notes, *([note] if note else ())))
-
-
-def _profiler_work(work: Mapping[str, Intervals], gaps: Intervals) -> list[tuple[int, str | None]]:
-    """Return the profiler's working time in each gap, ns, and its longest activity, if any."""
-    names = [None, *work]
-    time_by_name = np.stack([intervals.covered(gaps.starts, gaps.ends) for intervals in (EMPTY, *work.values())])
-    longest = [names[number] for number in time_by_name.argmax(axis=0).tolist()]
-    return list(zip(merge(*work.values()).covered(gaps.starts, gaps.ends).tolist(), longest, strict=True))
+    rows.sort(key=lambda row: (-row[0], *row[1:]))
+    return TableAnswer("gpu-gaps", _GAP_COLUMNS, rows, gap_count, busy.notes)
 
 
 def _low_utilisation(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:

@@ -32,34 +32,6 @@ DEFAULT = (
 )
 """The default reports of ``nsys stats`` that nsystui has, in its order."""
 
-# Names of nsys until 2022.
-_OLD_NAMES = {
-    "apigpusum": "cuda_api_gpu_sum",
-    "cudaapisum": "cuda_api_sum",
-    "cudaapitrace": "cuda_api_trace",
-    "gpukerngbsum": "cuda_gpu_kern_gb_sum",
-    "gpukernsum": "cuda_gpu_kern_sum",
-    "gpumemsizesum": "cuda_gpu_mem_size_sum",
-    "gpumemtimesum": "cuda_gpu_mem_time_sum",
-    "gpusum": "cuda_gpu_sum",
-    "gputrace": "cuda_gpu_trace",
-    "kernexecsum": "cuda_kern_exec_sum",
-    "kernexectrace": "cuda_kern_exec_trace",
-    "nvtxgpuproj": "nvtx_gpu_proj_trace",
-    "nvtxkernsum": "nvtx_kern_sum",
-    "nvtxppsum": "nvtx_pushpop_sum",
-    "nvtxpptrace": "nvtx_pushpop_trace",
-    "nvtxsesum": "nvtx_startend_sum",
-    "nvtxsssum": "nvtx_startend_sum",
-    "nvtxsum": "nvtx_sum",
-    "openaccsum": "openacc_sum",
-    "openmpevtsum": "openmp_sum",
-    "osrtsum": "osrt_sum",
-    "umcpupagefaults": "um_cpu_page_faults_sum",
-    "unifiedmemory": "um_sum",
-    "unifiedmemorytotals": "um_total_sum",
-}
-
 
 def all_reports() -> tuple[Question, ...]:
     """Return all reports in alphabetical order."""
@@ -70,7 +42,7 @@ def report_of(text: str) -> tuple[Question, Any]:
     """Return the report and options of ``cuda_gpu_kern_sum:nvtx-name:base``. Raises UsageError for unknown names."""
     name, *words = text.split(":")
     try:
-        report = question_named(_OLD_NAMES.get(name, name), FAMILY)
+        report = question_named(name, FAMILY)
     except KeyError:
         names = [report.name for report in all_reports()]
         hint = f"{meant(name, names, '')} --list-reports lists the reports".lstrip()

@@ -17,7 +17,6 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import PID, TID, Column, TableAnswer, Unit
-from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Selection
 from nsystui.base.types import Flags, Ints
 from nsystui.questions.algebra.groups import Groups
@@ -159,9 +158,7 @@ def _read_kernel_calls(
     has_call = ~np.ma.getmaskarray(arrays["start"])
     # The arrays hold arbitrary values for unknown calls, whose threads must be equal.
     start, end, thread, length, row, name = (np.ma.filled(values, 0) for values in arrays.values())
-    kernel_names, families = names.texts(session), options.families
-    labels = kernel_names if families is None else [family_of(name, families) for name in kernel_names]
-    numbers = texts.coded(np.array(labels, object))
+    numbers = texts.coded(np.array(names.texts(session), object))
     offset = report.clock_offset
     return _KernelCalls(start + offset, end + offset, thread, has_call, length, row, numbers[name])
 

@@ -32,12 +32,6 @@ class NameBase(Enum):
     MANGLED = "mangled"
 
 
-OF_ONE_RANK = (
-    "in a job of several ranks, run it instead of that rank's application only: `nsystui ncu --wrapper` prints "
-    "the script"
-)
-
-
 @dataclass(frozen=True)
 class NcuCommand:
     """A command for a kernel of a process.
@@ -127,7 +121,10 @@ class NcuCommand:
                 f"{self.without_call:,} {launches} no API call in the export: ordered by the start on the GPU"
             )
         if self.rank is not None:
-            cautions.append(OF_ONE_RANK)
+            cautions.append(
+                "in a job of several ranks, run it instead of that rank's application only, with a script such as "
+                "`nsystui record --ranks` prints"
+            )
         if self.in_graph:
             cautions.append(
                 "this kernel runs in CUDA graphs: ncu profiles their kernels one by one (--graph-profiling node) and "
@@ -207,8 +204,7 @@ def ncu_commands(
     if selection.tasks is not None:
         related.append(of_tasks(table, selection.tasks))
     templates = _templates(job, related) if base is None else frozenset()
-    launcher = launcher_of_job(job)
-    variable = LAUNCHERS[launcher][0] if launcher else ""
+    variable = _rank_variable(job)
     rows, ranks = _numbered(selection, related, base), {item.task: item for item in job.ranks}
     query = _by_kernel(rows).where(*where(rows, selection, rows.c.name), *wanted(rows))
     commands = []
@@ -243,10 +239,11 @@ def _by_kernel(rows: sa.Subquery) -> Query:
     return query.group_by(*kernel).order_by(sa.desc("total"), *kernel)
 
 
-def launcher_of_job(job: OpenJob) -> str | None:
-    """Return the ranks' launcher in `LAUNCHERS`, if the captured environments show it."""
+def _rank_variable(job: OpenJob) -> str:
+    """Return the environment variable that held the ranks, if the captured environments show it; else empty."""
     reports = {report.index: report for report in job.session.reports}
-    return launcher_of([(ranked.rank, reports[ranked.task.report].metadata.environment) for ranked in job.ranks])
+    launcher = launcher_of([(ranked.rank, reports[ranked.task.report].metadata.environment) for ranked in job.ranks])
+    return LAUNCHERS[launcher][0] if launcher else ""
 
 
 def of_name(job: OpenJob, selection: Selection, name: str, names: Names) -> list[NcuCommand]:
@@ -311,7 +308,6 @@ def ncu_table(job: OpenJob, commands: Sequence[NcuCommand]) -> TableAnswer:
     return TableAnswer("ncu", COLUMNS, rows, None, (*missing_notes(job.session, tables.kernels), *cautions(commands)))
 
 
-def cautions(commands: Sequence[NcuCommand], is_wrapped: bool = False) -> tuple[str, ...]:
-    """Return the distinct cautions, without `OF_ONE_RANK` if a wrapper script runs the commands."""
-    distinct = dict.fromkeys(caution for command in commands for caution in command.cautions)
-    return tuple(caution for caution in distinct if not (is_wrapped and caution == OF_ONE_RANK))
+def cautions(commands: Sequence[NcuCommand]) -> tuple[str, ...]:
+    """Return the distinct cautions."""
+    return tuple(dict.fromkeys(caution for command in commands for caution in command.cautions))

@@ -40,9 +40,7 @@ _SUMMARY = "summary"
 _FRAME = 5
 """Lines around the table: title, sides, tables, headings, keys."""
 _MIN_NOTES = 4
-_VIEWS = {
-    "kernels": "kernels", "nvtx": "nvtx", "nccl": "nccl", "memory": "memory", "api": "api", "functions": "functions",
-}  # fmt: skip
+_VIEWS = {"kernels": "kernels", "nvtx": "nvtx", "nccl": "nccl", "memory": "memory", "api": "api"}
 """The view that opens the names of a table."""
 
 
@@ -179,7 +177,7 @@ class DiffScreen(FilteredTableScreen):
 
     def counted(self) -> str:
         words = {_SUMMARY: "measures", "steps": "measures"}
-        return words.get(self._current, self._current if self._current in ("functions", "families") else "names")
+        return words.get(self._current, self._current if self._current == "families" else "names")
 
     def _styles_of(self, values: Record) -> dict[str, str]:
         """Return the cells' categories; in the summary, words have the categories of their numbers."""
@@ -271,8 +269,7 @@ class DiffScreen(FilteredTableScreen):
             self._open_name(values)
 
     def _open_name(self, values: dict[str, Value]) -> None:
-        key = {"nccl": "collective", "functions": "full_name"}.get(self._current, "name")
-        name, shown = values.get(key), values.get("name")
+        name = values.get("collective" if self._current == "nccl" else "name")
         if self._current not in _VIEWS or not isinstance(name, str):
             self.say("no other screen shows this row")
             return
@@ -281,7 +278,7 @@ class DiffScreen(FilteredTableScreen):
         def open_side(number: int) -> None:
             self.call_later(self._open_in, number, name)
 
-        title = shown.strip() if key == "full_name" and isinstance(shown, str) else self.table.names.get(name, name)
+        title = self.table.names.get(name, name)
         self.prompt.ask(f"open {shorten(title, 40)} in A or B?", default, _side_of, open_side)
 
     async def _open_in(self, number: int, name: str) -> None:

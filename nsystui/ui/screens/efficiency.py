@@ -76,7 +76,6 @@ _TABLES: dict[str, tuple[Callable[[Efficiency], TableAnswer], str]] = {
     "breakdown": (tables.breakdown_table, "time of each GPU, in percent of {}"),
     "device": (tables.device_table, "device factors"),
     "host": (tables.host_table, "host factors"),
-    "processes": (tables.process_table, "host time of each process"),
 }
 """The tables in the order of ``b``, with their subjects."""
 _EXPLAINED_BY = {

@@ -53,7 +53,7 @@ class _GroupedScreen(ViewsScreen):
 
 
 class MetricsScreen(_GroupedScreen):
-    """Every sampled counter by rank, or its means over kernels, launches, ranges, steps and collectives."""
+    """Every sampled counter by rank, or its means over kernels, ranges, steps and collectives."""
 
     SCREEN = "metrics"
     BAR_CATEGORY = "metric"

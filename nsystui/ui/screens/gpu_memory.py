@@ -26,7 +26,7 @@ def _group(values: Record) -> tuple[Value, ...]:
 
 
 class GpuMemoryScreen(GroupedViewsScreen):
-    """The memory of each rank, device and kind, its allocations, or its pools."""
+    """The memory of each rank, device and kind, or its allocations."""
 
     MODE_KEY = "4"
     SCREEN = "GPU memory"
@@ -38,7 +38,6 @@ class GpuMemoryScreen(GroupedViewsScreen):
             ("allocation", {"allocations": "all"}),
             ("at peak", {"allocations": AT_PEAK}),
             ("never freed", {"allocations": NEVER_FREED}),
-            ("pool", {"pools": True}),
         )
     }
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from itertools import zip_longest
 from typing import Any
 
 from nsystui.base.answer import FILES_ONLY, Answer, Record, TableAnswer, Unit
@@ -269,7 +268,7 @@ class NcclSizesScreen(CollectivesScreen):
         return [self.drawing.value.format(name), *lines]
 
     def _spread(self, name: str, points: Points, width: int) -> list[str]:
-        """Draw two histograms of the cursor row's kernels: with growing and with equal bins."""
+        """Draw a histogram of the cursor row's kernels."""
         from pandas import Series
 
         size, sizes = self.values()[_SIZE_KEYS[self.by]], points.kernel_sizes
@@ -277,14 +276,11 @@ class NcclSizesScreen(CollectivesScreen):
             is_in_row = bucket_numbers(Series(sizes)) == BUCKETS.index(str(size))
         else:
             is_in_row = (sizes if self.by is NcclProperty.BYTES else powers_of_two(Series(sizes)).to_numpy()) == size
-        half, blocks = (width - len(_GAP)) // 2, []
-        for is_linear in (False, True):
-            shape = distribution(points.durations[is_in_row], is_linear)
-            lines = histogram_lines([_duration_words(start) for start in shape.edges[:-1]], shape.counts, half)
-            blocks.append(["by equal steps" if is_linear else "by duration", *lines])
+        shape = distribution(points.durations[is_in_row])
+        lines = histogram_lines([_duration_words(start) for start in shape.edges[:-1]], shape.counts, width)
         words = format_value(Unit.BYTES, size) if isinstance(size, int) else str(size)
         title = self.drawing.value.format(name, words)
-        return [title, *(fit(first, half) + _GAP + second for first, second in zip_longest(*blocks, fillvalue=""))]
+        return [title, *lines]
 
     def drawing_to_export(self) -> Callable[[], Shapes | None] | None:
         """Return the bandwidth curves, even if another drawing is shown."""
