@@ -35,7 +35,9 @@ async def test_what_is_drawn_on_the_screens_is_drawn_in_the_file(demo_job, cache
                 ("4", None, ("rank 0", "rank 3")),
                 ("4", lambda app: app.screen.SCREEN == "rank map", ("rank 3",)),
                 ("4", lambda app: any("median step" in line for line in screen_text(app)), ("rank 0", "0", "1")),
+                ("4", to("metrics"), ("rank 3 ",)),
                 ("3", lambda app: app.screen.SCREEN == "nccl sizes", ("AllReduce",)),
+                ("4", to("GPU memory"), ("rank 3 ",)),
                 ("L", None, ("rank 0 GPU", "stream ")),  # as visible
             )
         ):

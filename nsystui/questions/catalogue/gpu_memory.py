@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.queries.question import OVER_TIME, Option, Question, ShownRows, View, read_bins
+from nsystui.questions.queries.question import OVER_TIME, Option, Question, ShownRows, View, function, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -49,6 +49,7 @@ with --allocations the single allocations, the largest first, with their NVTX ra
             ),
         ),
         read=read_bins,
+        drawing=function("report.drawings:memory_lanes", "bins"),
         reads=("times",),
         rows=ShownRows("device", "gpu", "GPU memory"),
         views=(View("GPU memory", tables=("gpu_memory",), label="memory", screen="GPU memory"),),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.queries.question import OVER_TIME, Option, Question, ShownRows, View, read_bins
+from nsystui.questions.queries.question import OVER_TIME, Option, Question, ShownRows, View, function, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -49,6 +49,7 @@ unit nearest to its peak; `bound` names it if it reaches 60 % of its peak. Recor
             ),
         ),
         read=read_bins,
+        drawing=function("report.drawings:metric_lanes", "bins"),
         reads=("whole", "times", "reports"),
         rows=ShownRows("device", "gpu", "GPU metrics"),
         views=(View("metrics", screen="metrics"),),

@@ -119,10 +119,12 @@ all of their launches, and how many launches wait for how long. With --over-time
 equal spans of the selected time.""",
         examples="""  nsystui streams rank0.sqlite
   nsystui streams rank*.sqlite --ranks 0 --format csv
-  nsystui streams rank0.sqlite --over-time --bins 1000 -o queues.csv""",
+  nsystui streams rank0.sqlite --over-time --bins 1000 -o queues.csv
+  nsystui streams rank0.sqlite -o queues.svg""",
         order=135,
         options=(*OVER_TIME,),
         read=read_bins,
+        drawing=function("report.drawings:queue_lanes", "bins"),
         reads=("times", "reports"),
         rows=ShownRows("stream", "kernels", "streams"),
         views=(View("streams", counted="streams", tables=("kernels", "memory_ops"), order=165),),

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from nsystui.base.answer import Answer, TableAnswer, Unit, iter_rows, record
+from nsystui.base.answer import Answer, Record, TableAnswer, Unit, iter_rows, record
 from nsystui.base.drawing import Bar, Bars, Curves, DrawnLane, DrawnLanes, LaneName, Part, Series
 from nsystui.base.selection import Selection
-from nsystui.base.units import format_value, numbered
+from nsystui.base.types import grouped
+from nsystui.base.units import MISSING, format_value, numbered
 from nsystui.questions.blocking.budget import LABELS, RankIterations
+from nsystui.questions.counters.metric_tables import metrics_over_time
 from nsystui.questions.gpu.device_time import Device
 from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.host.time_budget import PARTS, Budget, DeviceBudget
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.memory.gpu_memory import memory_over_time
 from nsystui.questions.nccl.bandwidth import link_rate
 from nsystui.questions.nccl.sizes import DurationsOfSize, bandwidth_curve
 from nsystui.questions.queries.tasks import selected_ranks
@@ -23,6 +26,7 @@ from nsystui.questions.queries.time_window import extent
 from nsystui.questions.recipes.recipe import RecipeMap
 from nsystui.questions.timeline.lanes import CATEGORIES, IDLE
 from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_text
+from nsystui.questions.timeline.streams import queues_over_time
 
 MAX_LANES = 512
 LANE_COLUMNS = 380
@@ -189,6 +193,76 @@ def step_lanes(answer: Answer, limit: int = MAX_LANES) -> DrawnLanes | None:
         lanes.append(DrawnLane(f"rank {rank}", (usual, slow), f"median {format_value(Unit.DURATION, median)}"))
     title = f"time of each step; a full lane is {format_value(Unit.DURATION, full)}"
     return DrawnLanes(title, 0, 0, _STEP_PARTS, tuple(lanes), len(steps) - len(lanes), tuple(axis))
+
+
+def metric_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
+    """Return a lane per metric and GPU, scaled to 100 % or its maximum, as in ``metrics --over-time``."""
+
+    def words(row: Record, largest: float) -> tuple[float, str]:
+        if str(row["unit"] or "").startswith("%"):
+            return 100.0, f"≤ {format_value(Unit.PERCENT, largest)}"
+        return largest, f"≤ {format_value(Unit.COUNT, largest)}"
+
+    answer = metrics_over_time(job, selection, columns)
+    return _over_time("GPU metrics", answer, columns, ("metric", "value"), words, "metric")
+
+
+def memory_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
+    """Return a lane per memory and GPU, scaled to the largest peak, as in ``gpu-memory --over-time``."""
+    answer = memory_over_time(job, selection, columns)
+    values = [record(answer.columns, row)["peak"] for row in iter_rows(answer)]
+    peaks = [float(value) for value in values if isinstance(value, int | float)]
+
+    def words(_: Record, largest: float) -> tuple[float, str]:
+        return max(peaks), f"≤ {format_value(Unit.BYTES, round(largest))}"
+
+    return _over_time("GPU memory in use", answer, columns, ("memory", "peak"), words, "memory")
+
+
+def queue_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
+    """Return a lane for each stream, scaled to its largest queue, as in ``streams --over-time``."""
+
+    def words(_: Record, largest: float) -> tuple[float, str]:
+        return largest, f"≤ {format_value(Unit.COUNT, largest)}"
+
+    answer = queues_over_time(job, selection, columns)
+    return _over_time("launches that wait, stream by stream", answer, columns, ("stream", "queued_mean"), words, "api")
+
+
+def _drawn(label: str, rows: list[Record], key: str, words: Callable[[Record, float], tuple[float, str]]) -> DrawnLane:
+    values = [float(value) if isinstance(value := row[key], int | float) else math.nan for row in rows]
+    recorded = [value for value in values if value == value]
+    top, text = words(rows[0], max(recorded)) if recorded else (1.0, MISSING)
+    return DrawnLane(label, (tuple(value / (top or 1.0) for value in values),), text)
+
+
+def _over_time(
+    title: str,
+    answer: Answer,
+    columns: int,
+    keys: tuple[str, str],
+    words: Callable[[Record, float], tuple[float, str]],
+    category: str,
+) -> DrawnLanes | None:
+    """Return lanes of an answer by rank, device, name and column; ``keys``: columns of name and value.
+
+    ``words`` takes a lane's first row and largest value; it returns the value at full height, and the lane's text.
+    """
+    rows: list[Record] = [record(answer.columns, row) for row in iter_rows(answer)]
+    lanes = grouped(((row["rank"], row["device"], row[keys[0]], row.get("context")), row) for row in rows)
+    if not lanes:
+        return None
+    starts = [int(row["start"] or 0) for row in rows[:columns]]
+    step = starts[1] - starts[0] if len(starts) > 1 else 1
+    has_several = len({key[:2] for key in lanes}) > len({key[0] for key in lanes})
+    drawn = []
+    for (rank, device, name, _), lane_rows in list(lanes.items())[:MAX_LANES]:
+        rank_words = "no rank" if rank is None else f"rank {rank}"
+        subject = f"{keys[0]} {name}" if isinstance(name, int) else str(name).partition(" [")[0]
+        label = " ".join((rank_words, *([numbered("GPU", device)] if has_several else []), subject))
+        drawn.append(_drawn(label, lane_rows, keys[1], words))
+    more = len(lanes) - len(drawn)
+    return DrawnLanes(title, starts[0], starts[-1] + step, (Part(category, category),), tuple(drawn), more)
 
 
 def timeline_lanes(pictures: Sequence[LanePicture], title: str = "timeline") -> DrawnLanes | None:
