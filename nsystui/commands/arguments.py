@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 # Options that select rows of an answer, and all options whose answers are not remembered.
-_NARROWING = ("instances", "bucket")
+_NARROWING = ("filter_time", "filter_nvtx", "instances", "bucket")
 _NOT_REMEMBERED = (*_NARROWING, "by_rank", "ncu", "nccl_log")
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nsystui.base.errors import UsageError
 from nsystui.base.units import in_unit, time_unit_of
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
@@ -23,7 +25,7 @@ are exact over all rows of all of them. A report whose tables the exports lack i
 The MB of these reports are nsys's, of 1,000,000 bytes; every other command has bytes, in KiB and MiB of base 1024."""
 EXAMPLES = """  nsystui stats -r cuda_gpu_kern_sum --format csv rank0.sqlite
   nsystui stats -r cuda_gpu_kern_sum:nvtx-name:base,cuda_gpu_mem_time_sum rank*.sqlite
-  nsystui stats -r cuda_gpu_sum --time 1.2s:1.5s rank*.sqlite
+  nsystui stats -r cuda_gpu_sum --filter-nvtx 'step 12' rank*.sqlite
   nsystui stats -r nvtx_gpu_proj_sum --by-rank --timeunit ms rank*.sqlite -o nvtx.csv
   nsystui stats --list-reports"""
 
@@ -50,6 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_files(parser)
     shared.add_dask(parser)
     group = parser.add_argument_group("as in nsys")
+    group.add_argument(
+        "--filter-time", metavar="START/END", help="events that overlap this span of job time, such as 1.2s/1.5s"
+    )
+    group.add_argument(
+        "--filter-nvtx",
+        metavar="RANGE[@DOMAIN][/INDEX]",
+        help="events that overlap this NVTX range, separate for each export; INDEX counts from 0, @* is any domain",
+    )
     group.add_argument("--timeunit", metavar="UNIT", default="ns", help="ns, us, ms or s (or nsec, usec, msec, sec)")
     group.add_argument("--by-rank", action="store_true", help="a table for each rank")
     shared.add_selection(parser)
@@ -78,7 +88,7 @@ def _answer(request: Request, names: Sequence[str], memory: Remembered | None) -
         for _, report, _ in wanted:
             shared.check_dask(report)
     with shared.opened(request, whole=False) as (job, selection):
-        selections = list(_selections(request, job, selection))
+        selections = list(_selections(request, job, _filtered_selection(request, job, selection)))
         is_alone = len(names) == 1 and not request.args["by_rank"]
         tables = _tables(request, job, wanted, selections, memory, quiet=not names, is_alone=is_alone)
         _deliver(request, iter(list(tables)), is_alone)  # nothing is printed before all is read
@@ -97,6 +107,23 @@ def _deliver(request: Request, tables: Iterator[Titled], is_alone: bool) -> None
 
     if not deliver_tables(request, tables) and not request.args["report"]:
         shared.complain(f"the usual reports: {shared.no_rows(request)}")
+
+
+def _filtered_selection(request: Request, job: OpenJob, selection: Selection) -> Selection:
+    from nsystui.questions.stats.report import filter_nvtx, filter_time, range_name
+
+    args = request.args
+    if args["filter_time"]:
+        if request.selecting.time:
+            raise UsageError("--time and --filter-time mean the same: leave one out")
+        selection = selection.with_window(filter_time(args["filter_time"]))
+    if args["filter_nvtx"]:
+        windows = filter_nvtx(job.session, range_name(args["filter_nvtx"]))
+        names = [report.name for report in job.session.reports if report.index not in dict(windows)]
+        if names:
+            shared.complain(f"no such NVTX range in {', '.join(names)}: nothing of these exports is shown")
+        selection = replace(selection, windows=windows)
+    return selection
 
 
 def _selections(request: Request, job: OpenJob, selection: Selection) -> Iterator[tuple[int | None, Selection]]:

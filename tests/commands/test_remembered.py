@@ -142,7 +142,7 @@ class TestAskedAnew:
 
     @pytest.mark.campaign
     def test_with_a_selection_or_without_the_cache(self, run, export, opened, directory):
-        narrowed = "--time 0:1s,--ranks 0,--devices 0,--streams 7,--filter e,--by-rank,--no-cache"
+        narrowed = "--time 0:1s,--ranks 0,--devices 0,--streams 7,--filter e,--filter-time 0/1s,--by-rank,--no-cache"
         for flags in (("--clock", "utc"), *map(str.split, narrowed.split(",")), ("-r", "cuda_gpu_trace")):
             opened.clear()
             for _ in range(2):

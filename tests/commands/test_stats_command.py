@@ -4,6 +4,7 @@ import csv
 import io
 
 import duckdb
+import pytest
 from synthetic import ExportWriter
 
 SUM, SIZES = "cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum"
@@ -23,9 +24,26 @@ class TestFilters:
         (name,) = (row["name"] for row in run("kernels", demo_job[0], "--format", "json", "--top", "1").json)
         second = run("kernels", demo_job[0], "--instances", name, "--format", "json").json[1]
         low, high = second["start_ns"] + 1, second["start_ns"] + 2
-        done = run("stats", "-r", SUM, demo_job[0], "--time", f"{low}ns:{high}ns", "--format", "csv")
+        done = run("stats", "-r", SUM, demo_job[0], "--filter-time", f"{low}ns/{high}ns", "--format", "csv")
         (found,) = [row for row in done.table if row["Name"] == name]
         assert (found["Instances"], found["Total Time (ns)"]) == ("1", str(second["duration_ns"]))
+
+    @pytest.mark.campaign
+    def test_an_nvtx_range_is_the_window_and_each_rank_has_its_own(self, run, demo_job):
+        def steps(index: int) -> list[int]:
+            done = run("stats", "-r", SUM, *demo_job, "--by-rank", "--filter-nvtx", f"step {index}", "--format", "csv")
+            return [sum(int(row["Instances"]) for row in table) for table in tables(done.out)]
+
+        first, second = steps(1), steps(2)
+        assert len(first) == len(second) == 4
+        assert all(40 < count < 200 for count in [*first, *second])
+
+    def test_the_index_and_the_domain_choose_among_ranges_of_one_name(self, run, demo_job):
+        def total(name: str) -> int:
+            done = run("stats", "-r", "nvtx_sum", demo_job[0], "--filter-nvtx", name, "--format", "csv")
+            return sum(int(row["Total Time (ns)"]) for row in done.table)
+
+        assert total("ncclAllReduce@NCCL") == total("ncclAllReduce@*/0") != total("ncclAllReduce@NCCL/5")
 
 
 class TestTimeUnit:

@@ -76,7 +76,7 @@ def test_odd_bytes_and_dashes_are_refused_or_kept_by_each_option(capsys):
 
 
 REFUSED = [
-    ["kernels", "--instances", ODD], ["memory", "--instances", ODD],
+    ["kernels", "--instances", ODD], ["memory", "--instances", ODD], ["stats", "--filter-nvtx", ODD],
     ["recipe", "nvtx_pace", "--name", ODD], ["kernels", "--filter", ODD], ["ncu", "--kernel", ODD],
     ["calltree", "--thread", ODD], ["triage", "--step-range", ODD], ["kernels", "--sort", ODD],
     ["efficiency", "--flops-per-step", "1", "--region", ODD], ["kernels", "-o", "a\0b.csv"],

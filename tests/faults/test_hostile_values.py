@@ -190,7 +190,7 @@ def test_one_among_the_words_or_in_the_config_file_is_named_as_wrong(demo_export
     for words in (
         *(("kernels", flag, value.format(DIGITS)) for flag, value in flags.items()),
         *(("kernels", "--ranks", f"rank0={DIGITS}"), ("kernels", DIGITS), ("kernels", "1" + DIGITS)),
-        ("stats", "-r", f"um_sum:rows={DIGITS}"),
+        *(("stats", "-r", f"um_sum:rows={DIGITS}"), ("stats", "-r", "nvtx_sum", "--filter-nvtx", f"step/{DIGITS}")),
     ):
         assert program.answered(*words, demo_export).err, words
     ran = program.answered("kernels", demo_export, "--config", config)
