@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import Answer, TableAnswer
 from nsystui.base.errors import UsageError, no_such_name
 from nsystui.base.selection import Selection
 from nsystui.commands import arguments as shared
-from nsystui.commands.request import Request
+from nsystui.commands.request import Request, Selecting
 from nsystui.questions.queries.question import Option, Question, TextDrawing
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def run(question: Question, request: Request) -> int:
     memory, key = _memory(question, request), question.key(request.args)
     if memory is not None and (cached := memory.recall(*key)) is not None:
         return shared.deliver(request, cached[1])
-    options = question.read(request.args)
+    options = _options(question, request)
     with _opened(question, request) as (job, selection):
         if request.output.is_drawing:
             return _as_svg(question, request, job, selection, options)
@@ -121,6 +122,17 @@ def _memory(question: Question, request: Request) -> Remembered | None:
     if request.output.is_drawing or is_text or lists or question.tables is not None:
         return None
     return shared.remembered(request)
+
+
+def _options(question: Question, request: Request) -> Any:
+    """Return the options; read the job to compare with, if any. The selection does not apply to that job."""
+    options = question.read(request.args)
+    source = question.other(request.args) if question.other is not None else None
+    if question.compare is None or not source:
+        return options
+    other = replace(request, opening=replace(request.opening, files=source[0]), selecting=Selecting(source[1]))
+    with _opened(question, other) as (job, selection), job.session.waiting(question.name):
+        return question.compare(job, selection, options)
 
 
 def _answer(question: Question, request: Request, job: OpenJob, selection: Selection, options: object) -> Answer:

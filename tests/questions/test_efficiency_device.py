@@ -18,7 +18,7 @@ from nsystui.questions.algebra.intervals import Intervals, union
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.host import HostEfficiency, HostTime
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, known_peak
-from nsystui.questions.efficiency.result import Efficiency, efficiency, mfu_of
+from nsystui.questions.efficiency.result import Efficiency, Scaling, Sized, efficiency, mfu_of, scalability
 from nsystui.questions.efficiency.tables import (
     MFU_COLUMNS,
     PARTS,
@@ -114,6 +114,30 @@ class TestFactors:
     def test_no_device_has_factors_of_nothing(self):
         found = DeviceEfficiency.of([], Useful.POP)
         assert (found.devices, found.parallel, found.orchestration) == (0, 0, 0)
+
+
+class TestScalability:
+    @staticmethod
+    def of(devices: int, useful: int, steps: int | None = None) -> Sized:
+        each = useful // devices
+        return Sized(DeviceEfficiency.of([breakdown_of([("K", 10, each)]) for _ in range(devices)], Useful.POP), steps)
+
+    @pytest.mark.parametrize(("here", "there", "scaling", "expected"), [
+        ((4, 80), (2, 60), Scaling.STRONG, (60 / 80, 60 / 80 * 20 / 80)),  # the sums
+        ((4, 80), (2, 30), Scaling.WEAK, (15 / 20, 15 / 20 * 20 / 80)),  # the means
+        ((1, 0), (1, 10), Scaling.STRONG, (None, None)),  # a job without useful time lacks the metric
+    ])  # fmt: skip
+    def test_strong_scaling_compares_the_sums_and_weak_scaling_the_means(self, here, there, scaling, expected):
+        found = scalability(self.of(*here), self.of(*there), scaling)
+        assert found.computation == expected[0] and found.overall == pytest.approx(expected[1])
+
+    def test_windows_of_other_work_are_told(self):
+        def note(here: int | None, there: int | None) -> str:
+            return scalability(self.of(2, 10, here), self.of(1, 10, there), Scaling.STRONG).note
+
+        assert "the work differs: 5 steps here, 9 in the baseline" in note(5, 9)
+        assert "both have 5 steps" in note(5, 5)
+        assert note(None, 9) == note(5, None)
 
 
 def put(export: ExportWriter, pid: int, events: Sequence[Event], gpu: int | None = None, told: bool = True) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from nsystui.base.selection import Selection
     from nsystui.questions.efficiency.device import Useful
     from nsystui.questions.efficiency.mfu import MfuRequest
+    from nsystui.questions.efficiency.result import Sized
     from nsystui.questions.job.job import OpenJob
 
 TABLES = {
@@ -20,13 +21,18 @@ TABLES = {
     "mfu": "Model FLOPs utilisation",
 }
 """All tables with their titles; ``mfu`` with --flops-per-step."""
-_MFU = "model FLOPs utilisation"
+_MFU, _SCALING = "model FLOPs utilisation", "scalability"
 
 
 class _Options(NamedTuple):
+    """Options; ``baseline``: device efficiency of the job to compare with, over that job's window."""
+
     tables: list[str]
     useful: Useful
     mfu: MfuRequest | None
+    step_range: str | None
+    scaling: str
+    baseline: Sized | None = None
 
 
 def _read(values: Values) -> _Options:
@@ -37,8 +43,11 @@ def _read(values: Values) -> _Options:
     tables = chosen_tables(values["tables"], tuple(TABLES), tuple(TABLES))
     if mfu is None and values["tables"] is not None and "mfu" in values["tables"].replace(" ", "").split(","):
         raise UsageError("--tables mfu needs --flops-per-step: exports do not contain the FLOPs of a model")
+    for option in (_SCALING_OPTION, _BASELINE_TIME):
+        if option.is_given(values) and not values["baseline"]:
+            raise UsageError(f"--{option.flag} goes with --baseline")
     tables = [name for name in tables if name != "mfu" or mfu is not None]
-    return _Options(tables, Useful(values["useful"]), mfu)
+    return _Options(tables, Useful(values["useful"]), mfu, values["step_range"], values["scaling"] or "strong")
 
 
 def _mfu_request(values: Values) -> MfuRequest | None:
@@ -59,6 +68,13 @@ def _mfu_request(values: Values) -> MfuRequest | None:
     return None
 
 
+def _compare(job: OpenJob, selection: Selection, options: _Options) -> _Options:
+    from nsystui.questions.efficiency.result import Sized, efficiency, steps_in
+
+    result = efficiency(job, selection, options.useful)
+    return options._replace(baseline=Sized(result.device, steps_in(job, result, options.step_range)))
+
+
 def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
     return _tables(job, selection, options)[0].answer
 
@@ -68,12 +84,16 @@ def _tables(job: OpenJob, selection: Selection, options: _Options) -> list[Title
     from dataclasses import replace
 
     from nsystui.questions.efficiency import tables
-    from nsystui.questions.efficiency.result import efficiency, mfu_of
+    from nsystui.questions.efficiency.result import Scaling, Sized, efficiency, mfu_of, scalability, steps_in
 
     result = efficiency(job, selection, options.useful)
+    scaled = None
+    if options.baseline is not None:
+        size = Sized(result.device, steps_in(job, result, options.step_range))
+        scaled = scalability(size, options.baseline, Scaling(options.scaling))
     answers: dict[str, Any] = {
         "breakdown": lambda: tables.breakdown_table(result),
-        "device": lambda: tables.device_table(result),
+        "device": lambda: tables.device_table(result, scaled),
         "host": lambda: tables.host_table(result),
         "mfu": lambda: tables.mfu_table(mfu_of(job, selection, result, options.mfu)),  # type: ignore[arg-type]
     }
@@ -103,6 +123,13 @@ _REGION = Option(
     metavar="TEXT",
     group=_MFU,
 )
+_SCALING_OPTION = Option(
+    "scaling",
+    "strong: both jobs did the same work (default); weak: each GPU did the same",
+    choices=("strong", "weak"),
+    group=_SCALING,
+)
+_BASELINE_TIME = Option("baseline-time", "the window of the baseline, in its own time", metavar="A:B", group=_SCALING)
 
 QUESTIONS = (
     Question(
@@ -122,7 +149,8 @@ less than the time of the other tables, from the job's first event to its last; 
   nsystui efficiency rank*.sqlite --time 1.2s:1.5s --tables device --format json
   nsystui efficiency rank*.sqlite --useful talp
   nsystui efficiency rank*.sqlite --flops-per-step 6.2e15
-  nsystui efficiency rank*.sqlite --flops-per-step 4.1e13 --region forward""",
+  nsystui efficiency rank*.sqlite --flops-per-step 4.1e13 --region forward
+  nsystui efficiency 64/rank*.sqlite --baseline 8/rank*.sqlite --scaling strong""",
         order=90,
         options=(
             Option(
@@ -139,9 +167,19 @@ less than the time of the other tables, from the job's first event to its last; 
                 group="efficiency",
             ),
             *(_FLOPS, _PEAK, _GPUS, _REGION, *steps_in(_MFU)),
+            Option(
+                "baseline",
+                "exports of a job of another size, after FILE",
+                metavar="FILE",
+                has_several=True,
+                group=_SCALING,
+            ),
+            *(_SCALING_OPTION, _BASELINE_TIME),
         ),
         read=_read,
         tables=_tables,
+        other=lambda values: (values["baseline"], values["baseline_time"]) if values["baseline"] else None,
+        compare=_compare,
         reads=("whole", "times", "reports"),
         rows=ShownRows(home=""),
     ),

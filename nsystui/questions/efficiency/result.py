@@ -1,10 +1,15 @@
-"""A job's efficiency in a window common to all ranks, and its factors in order (docs/numbers.md#efficiency)."""
+"""A job's efficiency in a window common to all ranks, its factors in order, and the scaling between two jobs.
+
+Scalability compares jobs of different size (docs/numbers.md#device-efficiency). Both must have done the same work, such
+as equally many steps, in total (strong scaling) or per device (weak scaling).
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from nsystui.base.answer import Unit
 from nsystui.base.errors import UsageError
@@ -25,12 +30,66 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.pauses import pauses
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.time_window import extent, recorded, selected_reports, shares_clock
+from nsystui.questions.ranks.steps import step_times
 from nsystui.store.session import Session
+
+
+class Scaling(Enum):
+    """The size that both jobs share; the value is its name in a flag."""
+
+    STRONG = "strong"
+    """The whole problem."""
+    WEAK = "weak"
+    """The problem per device."""
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A compared job: its efficiency, and its window's number of steps, if known."""
+
+    device: DeviceEfficiency
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Scalability:
+    """``computation``: ΣUseful(baseline)/ΣUseful, for weak scaling times N/N(baseline). ``overall``: × parallel.
+
+    ``None`` if the job has no useful time. ``computation`` exceeds 1 if the larger job computed less.
+    """
+
+    scaling: Scaling
+    job: Sized
+    baseline: Sized
+    computation: float | None
+    overall: float | None
+
+    @property
+    def note(self) -> str:
+        """A note on when the comparison is valid."""
+        sizes = f"{self.scaling.value} scaling from {self.baseline.device.devices} to {self.job.device.devices} GPUs"
+        after, before = self.job.steps, self.baseline.steps
+        if after is not None and before is not None and after != before:
+            return f"{sizes}; the work differs: {after} steps here, {before} in the baseline (--time, --baseline-time)"
+        problem = "the same problem" if self.scaling is Scaling.STRONG else "the same problem for each GPU"
+        steps = f"; both have {after} steps" if after is not None and before is not None else ""
+        return f"{sizes}: valid if both windows contain {problem}{steps} (--time, --baseline-time)"
+
+
+def scalability(job: Sized, baseline: Sized, scaling: Scaling) -> Scalability:
+    """Return the change of computation from ``baseline`` to ``job``; either may be larger."""
+    after, before = job.device, baseline.device
+    if not after.useful or not before.devices or is_unknown("parallel", after.lost + before.lost):
+        return Scalability(scaling, job, baseline, None, None)
+    computation = before.useful / after.useful
+    if scaling is Scaling.WEAK:
+        computation *= after.devices / before.devices
+    return Scalability(scaling, job, baseline, computation, after.parallel * computation)
 
 
 @dataclass(frozen=True)
 class Factor:
-    """A factor. ``value`` is from 0 to 1, or ``None`` if unknown.
+    """A factor. ``value`` is from 0 to 1 (scalability may exceed 1), or ``None`` if unknown.
 
     ``depth`` is its level in the tree of factors. ``low``: the meaning of a low value, and where to look next.
     """
@@ -87,17 +146,36 @@ _HOST = {
         "time in CUDA calls: 2 Kernels, API",
     ),
 }  # fmt: skip
+_SCALING = {
+    "computation": (
+        "computation scalability", 1, "useful time of the baseline / useful time",
+        "more GPU time for same work: 2 Kernels",
+    ),
+    "overall": (
+        "device global efficiency", 0, "device parallel efficiency × computation scalability",
+        "useful work, relative to the baseline",
+    ),
+}  # fmt: skip
 
 
-def device_factors(device: DeviceEfficiency) -> list[Factor]:
-    """Return the GPUs' factors, unknown without GPUs."""
+def device_factors(device: DeviceEfficiency, scaled: Scalability | None = None) -> list[Factor]:
+    """Return the GPUs' factors, unknown without GPUs; with a baseline also scalability and global efficiency."""
     known = [key for key in _DEVICE if device.devices and not is_unknown(key, device.lost)]
-    return [
+    factors = [
         Factor(
             f"device_{key}", name, getattr(device, key) if key in known else None, depth, formula, low, _NOT_RECORDED
         )
         for key, (name, depth, formula, low) in _DEVICE.items()
     ]
+    if scaled is not None:
+        rows = [("overall", scaled.overall), ("computation", scaled.computation)]
+        names = {"overall": "device_global", "computation": "device_computation_scalability"}
+        factors += [
+            Factor(names[key], name, value, depth, formula, low)
+            for key, value in rows
+            for name, depth, formula, low in [_SCALING[key]]
+        ]
+    return factors
 
 
 def host_factors(result: Efficiency) -> list[Factor]:
@@ -213,6 +291,13 @@ def mfu_of(job: OpenJob, selection: Selection, result: Efficiency, request: MfuR
     budgets = iterations(job, selection.with_window(result.window), request.step_range)
     parts = [gpu.of for gpu in budgets if gpu.numbers is not None]
     return mfu(request, steps, result.gpus, selected_reports(job.session, selection), result.window, parts)
+
+
+def steps_in(job: OpenJob, result: Efficiency, name: str | None = None) -> int | None:
+    """Return a task's largest number of steps that begin in the window, or ``None`` without known steps."""
+    tasks = {device.task.task for gpu in result.gpus for device in gpu.devices}
+    times = step_times(job.steps(name), result.window)
+    return max((len(steps) for task, steps in times.items() if task in tasks), default=None)
 
 
 def _device_notes(

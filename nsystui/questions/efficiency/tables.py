@@ -9,7 +9,7 @@ from typing import Any
 from nsystui.base.answer import DEVICE, FILES_ONLY, Column, Row, TableAnswer, Unit, for_files
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.mfu import Mfu
-from nsystui.questions.efficiency.result import Efficiency, Factor, device_factors, host_factors
+from nsystui.questions.efficiency.result import Efficiency, Factor, Scalability, device_factors, host_factors
 from nsystui.questions.gpu.device_time import Breakdown, is_unknown, total
 
 EVERYTHING = "all"
@@ -47,10 +47,13 @@ BREAKDOWN_COLUMNS = (
     Column("communication_ns", header="Communication (ns)", label="communication", unit=Unit.DURATION, importance=7),
     Column("window_ns", header="Window (ns)", label="window", unit=Unit.DURATION, importance=8),
 )
-_FACTOR_COLUMNS = (
+_FACTOR = (
     Column("metric", header="Metric", label="metric", importance=FILES_ONLY),
     Column("name", header="Name", label="factor"),
     Column("percent", header="Efficiency (%)", label="efficiency", unit=Unit.PERCENT, decimals=2),
+)
+_BASELINE = Column("baseline_percent", header="Baseline (%)", label="baseline", unit=Unit.PERCENT, decimals=2)
+_WORDS = (
     Column("formula", header="Formula", label="formula", importance=1),
     Column("low", header="Where it is low", label="where it is low", importance=2),
 )
@@ -109,27 +112,34 @@ def _spent_cells(spent: Breakdown, useful: Useful) -> Row:
     return (*percent, *parts, useful_time, moved, spent.time)
 
 
-def device_table(result: Efficiency) -> TableAnswer:
-    """Return a row per device factor."""
-    factors = device_factors(result.device) if result.gpus else []
-    return _factor_table("device", factors, (*result.notes, *result.device_notes))
+def device_table(result: Efficiency, scaled: Scalability | None = None) -> TableAnswer:
+    """Return a row per device factor; with a baseline, also its values, scalability, and global efficiency."""
+    factors = device_factors(result.device, scaled) if result.gpus else []
+    notes = (*result.notes, *result.device_notes)
+    if scaled is None:
+        return _factor_table("device", factors, None, notes)
+    before = {factor.key: factor.value for factor in device_factors(scaled.baseline.device)}
+    return _factor_table("device", factors, before, (*notes, scaled.note))
 
 
 def host_table(result: Efficiency) -> TableAnswer:
     factors = host_factors(result)
     is_known = any(factor.value is not None for factor in factors)
-    return _factor_table("host", factors if is_known else [], (*result.notes, *result.host_notes))
+    return _factor_table("host", factors if is_known else [], None, (*result.notes, *result.host_notes))
 
 
-def _factor_table(name: str, factors: Sequence[Factor], notes: tuple[str, ...]) -> TableAnswer:
-    rows = [
-        (
-            *(item.key, "  " * item.depth + item.name, None if item.value is None else 100.0 * item.value),
-            *(item.formula, item.low),
-        )
-        for item in factors
-    ]
-    return TableAnswer(name, _FACTOR_COLUMNS, rows, len(rows), notes)
+def _factor_table(
+    name: str, factors: Sequence[Factor], baseline: dict[str, float | None] | None, notes: tuple[str, ...]
+) -> TableAnswer:
+    rows: list[Row] = []
+    for item in factors:
+        before = () if baseline is None else (_percent(baseline.get(item.key)),)
+        rows.append((item.key, "  " * item.depth + item.name, _percent(item.value), *before, item.formula, item.low))
+    return TableAnswer(name, (*_FACTOR, *(() if baseline is None else (_BASELINE,)), *_WORDS), rows, len(rows), notes)
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100.0 * value
 
 
 def mfu_table(result: Mfu) -> TableAnswer:

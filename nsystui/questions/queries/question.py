@@ -220,6 +220,9 @@ class Question(NamedTuple):
     there is nothing to draw. ``drawing`` answers with shapes for a file, and so does every ``map``. ``tables`` answers
     a command with several tables; ``ask`` returns the first of them.
 
+    ``other`` returns the files and the time window of another job to compare with, if any. ``compare`` then reads that
+    job first, and returns the options with the facts that the answer needs from it.
+
     ``needs``: the exports must have at least one table of each group. ``differs``: differences from NVIDIA's report of
     that name, such as its errors.
 
@@ -246,6 +249,8 @@ class Question(NamedTuple):
     draw: Callable[[OpenJob, Selection, Any], TextDrawing | None] | None = None
     drawing: Callable[[OpenJob, Selection, Any], Shapes | None] | None = None
     tables: Callable[[OpenJob, Selection, Any], list[Titled]] | None = None
+    other: Callable[[Values], tuple[Sequence[str], str | None] | None] | None = None
+    compare: Callable[[OpenJob, Selection, Any], Any] | None = None
     reads: tuple[Literal["whole", "times", "reports"], ...] = ()
     expected: Callable[[Values], Expected] | None = None
     rows: ShownRows = ShownRows()
