@@ -142,9 +142,9 @@ def test_every_canonical_table_that_is_asked_for_exists():
 
 
 def test_only_the_exports_know_nvidias_tables():
-    """No screen, command or question names a native table."""
+    """No screen, command or question names a native table, except the sample before packing."""
     names = ("CUPTI_ACTIVITY_KIND", "NVTX_EVENTS", "OSRT_API", "TARGET_INFO_", "META_DATA_", "StringIds")
-    allowed = {Path("ui/pictures/overview_lines.py")}
+    allowed = {Path("questions/capture/sample.py"), Path("ui/pictures/overview_lines.py")}
     others = [path for room in ("questions", "output", "commands", "ui") for path in modules(room)]
     telling = [path for path in others if any(name in path.read_text(encoding="utf-8") for name in names)]
     assert [path for path in telling if path.relative_to(ROOT) not in allowed] == []

@@ -191,7 +191,7 @@ class NsystuiApp(App[int], LoadingListener):
         with suppress(NsystuiError):
             self.kept = await to_thread(kept_overview, self.source)
         if (overview := self.kept) is not None:
-            self.seen = KernelsSeen(overview.kernels, overview.names)
+            self.seen = KernelsSeen(overview.kernels, overview.names, is_exact=True)
             self.update_screen()
         self.call_after_refresh(self._load, self.source)
 
@@ -448,7 +448,9 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_own_task
     def kernels_seen(self, seen: KernelsSeen) -> None:
-        self.seen = seen
+        """Show the kernels; a sample never replaces exact numbers."""
+        if seen.is_exact or not self.seen.is_exact:
+            self.seen = seen
         self.update_screen()
 
     @in_own_task

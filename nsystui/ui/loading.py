@@ -36,10 +36,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KernelsSeen:
-    """The kernels of all files before a report is ready, with short names."""
+    """The kernels of all files before a report is ready, with short names: from a sample of rows, then exact."""
 
     answer: Answer | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+    is_exact: bool = False
 
 
 class LoadingListener(Listener):
@@ -119,9 +120,12 @@ class Loading:
                 files.append(export.opened)
         cache = job.session.cache
         unpacked = [item for item in files if cache is None or cache.find(item.file) is None]
+        sampling = threading.Thread(target=self._sample, args=(job, unpacked), daemon=True)
+        sampling.start()
         if len(files) <= _FEW_EXPORTS and sum(item.kernels or 0 for item in unpacked) >= _MANY_KERNELS:
             self._read_kernels(job, files)
         self._opener.add(job, opened)
+        sampling.join()
         try:
             self._opener.align(job)
         except NsystuiError as error:
@@ -152,7 +156,14 @@ class Loading:
             for item in files:
                 session.add(item.path, is_cancelled=lambda: self._opener.is_stopped, whole=False)
             answer = kernel_summary(session, Selection())
-            self._listener.kernels_seen(KernelsSeen(answer, smart_kernel_names(session)))
+            self._listener.kernels_seen(KernelsSeen(answer, smart_kernel_names(session), is_exact=True))
+
+    def _sample(self, job: OpenJob, unpacked: Sequence[Opened]) -> None:
+        from nsystui.questions.capture.sample import sampled_kernels
+
+        answer = sampled_kernels(unpacked)
+        if answer is not None and not self._opener.is_stopped and not job.session.reports:
+            self._listener.kernels_seen(KernelsSeen(answer))
 
 
 LINES_AT_ONCE = 50_000

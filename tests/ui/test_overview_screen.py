@@ -41,12 +41,13 @@ def held_up(monkeypatch) -> Iterator[threading.Event]:
 
 
 @pytest.mark.campaign
-async def test_while_loading_there_are_the_files(demo_job, tmp_path, held_up):
+async def test_while_loading_there_are_the_files_and_a_sample(demo_job, tmp_path, held_up):
     app = NsystuiApp(JobSource(tuple(map(str, demo_job[1:])), tmp_path / "cache"))
     async with jobs.kept_at_work(app) as rest:
-        assert await becomes_text(app, "H100")
+        assert await becomes_text(app, "sample: ") and await becomes_text(app, "H100")
         row = line_with(app, "rank1")
         assert "H100" in row and "279" in row and "ready" not in row
+        assert "exact numbers follow" in line_with(app, "sample: ")
         jobs.tap(app, "enter")
         assert await becomes_text(app, "one moment: ⏎ acts when this is computed")
         held_up.set()

@@ -197,7 +197,7 @@ class KernelsScreen(ViewsScreen):
         return f"v shows {', '.join(views)}" if views else ""
 
     def show_waiting(self) -> None:
-        """Show the kernels that are read first, until a report is ready."""
+        """Show a labelled sample of kernels, then all kernels, until a report is ready."""
         preview = self.explorer.seen
         if preview.answer is None:
             super().show_waiting()
@@ -205,7 +205,7 @@ class KernelsScreen(ViewsScreen):
         self.table.names = preview.names
         self.table.set_answer(preview.answer, keep_cursor=True)
         self.notes.show_notes(preview.answer.notes)
-        self.show_count()
+        self.show_count() if preview.is_exact else self.show_title(right="sample")
 
     def show(self, result: Any, same_place: bool) -> None:
         bars = {"kernel": "compute", "memory": "memory", "api": "api", "os": "os", "mpi": "os"}

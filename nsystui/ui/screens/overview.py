@@ -69,7 +69,7 @@ class OverviewScreen(TablesScreen):
     """The first screen, painted before anything heavy is imported.
 
     It has three tables: the findings, computed last and in the background; the ranks; and the kernels, or the recorded
-    events if there is no GPU work. Until a report is ready, the tables show the files and their kernels.
+    events if there is no GPU work. Until a report is ready, the tables show the files and a sample of the kernels.
     ``e`` and ``y`` use the table with the focus.
     """
 
@@ -129,11 +129,13 @@ class OverviewScreen(TablesScreen):
         self._put(self.ranks, words.files_answer(self.explorer.files.values()), keep_cursor=True)
         self.ranks.entitle("Files")
         if preview.answer is None:
-            self.kernels.empty_text = "the kernels follow as soon as they are read"
+            self.kernels.empty_text = "exact numbers follow as soon as the kernels are read"
             self.kernels.entitle("Kernels")
             self.kernels.refresh_rows()
         elif self.kernels.answer is not preview.answer:
             self._show_kernels(preview.answer, preview.names, keep_cursor=False)
+            if not preview.is_exact:
+                self.kernels.entitle("Kernels", " ".join(preview.answer.notes))
         self._share_room()
 
     @property
