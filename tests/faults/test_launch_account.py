@@ -67,7 +67,7 @@ def test_lost_kernels_are_counted_by_rank_and_make_busy_time_a_lower_bound(tmp_p
     assert "busy at least" in found.summary and "blocked most" not in found.summary and not found.account
     (why,) = {rule.why for rule in found.not_checked if "idle-gaps" in rule.rule or "start-up" in rule.rule}
     assert why == "needs idle time, which is unknown: incomplete-capture; --ranks 0 judges the others"
-    for command in ("budget", "gaps"):
+    for command in ("overview", "gpu", "ranks", "budget", "gaps"):
         bound = "64 of 200 kernel launches have no kernel; GPU busy times are lower bounds, idle times upper bounds"
         assert bound in program.run(command, path).err and "lower" not in program.run(command, path, "--ranks", "0").err
 
@@ -94,7 +94,7 @@ def test_the_idle_time_of_a_gpu_is_unknown_if_one_of_its_processes_lacks_work(tm
         assert known or float(rows[part]["At Most (%)"]) > 0
     factors = program.rows("efficiency", "--tables", "device", out.path)
     assert any(row["Efficiency (%)"] for row in factors) is known
-    for command in ("efficiency", "budget", "gaps", "path", "steps"):
+    for command in ("overview", "gpu", "efficiency", "budget", "gaps", "path", "steps"):
         assert ("lower bounds" in program.run(command, out.path).err) is not known
 
 

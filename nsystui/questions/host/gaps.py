@@ -449,7 +449,7 @@ def _answer(
 def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:
     read = (tables.host_samples, tables.sched_events, tables.os_calls, *((tables.nvtx_ranges,) if with_ranges else ()))
     notes = (*missing_notes(job.session, *read), samples_in_gaps(job, selection))
-    return (*filter(None, notes), *job.busy(selection.with_name(None)).notes, *lost_work_notes(job, selection))
+    return (*filter(None, notes), *job.busy(selection.with_name(None)).notes, *lost_work_notes(job.session, selection))
 
 
 def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
