@@ -14,6 +14,7 @@ import numpy as np
 
 from nsystui.base.answer import RANK, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
+from nsystui.base.text import counted
 from nsystui.base.types import Condition, Query
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
@@ -94,9 +95,9 @@ def losses(accounts: Collection[LaunchAccount]) -> list[str]:
     kernels, launches, work, calls = (
         sum(getattr(item, key) for item in accounts) for key in ("lost_kernels", "launches", "lost_work", "work_calls")
     )
-    words = [f"{kernels:,} of {launches:,} kernel launches have no kernel"] * bool(kernels)
-    text = f"{work:,} of {calls:,} calls that replay graphs, copy or set memory have no GPU work"
-    return [*words, *[text] * bool(work)]
+    words = f"{counted(kernels, 'kernel launch', 'have', launches)} no kernel"
+    others = f"{counted(work, 'graph launch, copy or memset call', 'have', calls)} no GPU work"
+    return [*[words] * bool(kernels), *[others] * bool(work)]
 
 
 @dataclass

@@ -13,7 +13,7 @@ import numpy as np
 
 from nsystui.base.answer import HOST, PID, RANK, Column, Record, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection, Task
-from nsystui.base.text import few_numbers
+from nsystui.base.text import counted, few_numbers
 from nsystui.questions.collectives.alignment import Alignment
 from nsystui.questions.collectives.waiting import SYNCHRONOUS, Lateness
 from nsystui.questions.gpu.utilisation import BUSY_PARTS, SHARE_COLUMNS, BusyIntervals, shares, window_notes
@@ -199,7 +199,7 @@ def _notes(
         yield f"{parts}; ranks of different parts have different work"
     size = world_size(session)
     if size is not None and size > len(ranks) and facts.lateness:
-        yield f"{len(ranks)} of {size} ranks are open: the late rank is the last of these, not of all"
+        yield f"{counted(len(ranks), 'rank', 'are', size)} open: the late rank is the last of these, not of all"
     if not shares_clock(session.reports):
         yield "these reports are of different runs: no rank is marked as odd, collectives match within a report"
     elif len(listed) < FEWEST:

@@ -212,7 +212,8 @@ def _judged(
 
 def _among(case: Case) -> str:
     size = world_size(case.job.session)
-    return f" ({len(case.job.ranks)} of {size} ranks are open)" if size and size > len(case.job.ranks) else ""
+    ranks = len(case.job.ranks)
+    return f" ({counted(ranks, 'rank', 'are', size)} open)" if size and size > ranks else ""
 
 
 def _straggler(
