@@ -21,6 +21,7 @@ from nsystui.questions.ranks.overview import task_table
 from nsystui.questions.triage.rules.capture import PARTIAL
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
+from nsystui.ui.pictures.gpu import GpuPictureRequest, gpu_picture
 
 US, MS = 1_000, 1_000_000
 KERNELS, CALLS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -96,6 +97,9 @@ def test_the_idle_time_of_a_gpu_is_unknown_if_one_of_its_processes_lacks_work(tm
     assert any(row["Efficiency (%)"] for row in factors) is known
     for command in ("overview", "gpu", "efficiency", "budget", "gaps", "path", "steps"):
         assert ("lower bounds" in program.run(command, out.path).err) is not known
+    with job_of(out.path) as job:
+        notes = gpu_picture(job, Selection(), GpuPictureRequest(None, 80, 20)).notes
+        assert any("lower bounds" in note for note in notes) is not known
 
 
 def test_work_outside_of_the_session_is_impossible_unless_the_clock_of_its_gpu_may_be_wrong(tmp_path):
