@@ -46,7 +46,8 @@ def _ask_ranks(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
 
     for option, table in (("collectives", collective_operations), ("kinds", collective_kinds)):
         if options[option]:
-            return noted(job, table(selection, job.ranks, job.collectives()), options["step_range"])
+            answer = noted(job, table(selection, job.ranks, job.collectives()), options["step_range"])
+            return with_lost_work(job, selection, answer)
     facts = job.rank_facts(selection, options["step_range"])
     return with_lost_work(job, selection, rank_table(job.session, selection, job.ranks, facts))
 
