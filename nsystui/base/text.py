@@ -260,14 +260,15 @@ def few(names: Sequence[object]) -> str:
     return words + (f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else "")
 
 
-_OF_ONE = {"are": "is", "belong": "belongs", "count": "counts"}
+_OF_ONE = {"are": "is", "have": "has", "go": "goes"}
 
 
-def counted(number: int, noun: str, verb: str = "") -> str:
-    """Return a count in words: ``1 rank``, ``1,024 ranks``, ``2 launches``, ``1 call is``."""
-    is_one = number == 1
-    words = f"{number:,} {noun}" + ("" if is_one else "es" if noun.endswith("ch") else "s")
-    return f"{words} {_OF_ONE[verb] if is_one else verb}" if verb else words
+def counted(number: int, noun: str, verb: str = "", among: int | None = None) -> str:
+    """Return a count in words: ``1 rank``, ``1,024 ranks``, ``2 launches``, ``1 call is``, ``1 of 2 calls has``."""
+    is_one = (number if among is None else among) == 1
+    words = f"{number:,} {noun}" if among is None else f"{number:,} of {among:,} {noun}"
+    words += "" if is_one else "es" if noun.endswith("ch") else "s"
+    return f"{words} {_OF_ONE.get(verb, f'{verb}s') if number == 1 else verb}" if verb else words
 
 
 _MIN_RUN = 4

@@ -26,7 +26,7 @@ from nsystui.store.packing import WORK_TABLES, MemorySink, Packer, PackingDataba
 from nsystui.store.reader import Lookups
 from nsystui.store.report import has_span
 from nsystui.store.results import Results
-from nsystui.store.tally import LeftOut, Tally, tally_columns
+from nsystui.store.tally import LeftOut, Tally, tallied, tally_columns
 
 if TYPE_CHECKING:
     import duckdb
@@ -44,7 +44,6 @@ class ColumnTable:
 
 
 Columns = ColumnFiles | ColumnTable
-_TALLIED = frozenset({"start", "end", "process"})
 _TALLIES, _LEFT_OUT, _WHOLE = "tallies", "left-out", "whole"
 
 
@@ -52,9 +51,8 @@ _TALLIES, _LEFT_OUT, _WHOLE = "tallies", "left-out", "whole"
 class OnDemand:
     """A report that is not packed, with the facts of a packed report. Not for two threads at once.
 
-    ``connection`` is the report's own, to the session's database. ``results`` keeps its tallies. Reading ends with
-    KeyboardInterrupt or PackingCancelled as soon as ``is_stopped`` is true or ``is_cancelled`` returns true.
-    ``checks_while_reading`` is whether a thread is free to check pages during reading.
+    ``connection`` is the report's own. ``results`` keeps its tallies. ``is_stopped`` ends reading by KeyboardInterrupt,
+    ``is_cancelled`` by PackingCancelled. ``checks_while_reading``: whether a thread is free to check pages.
     """
 
     file: ExportFile
@@ -296,7 +294,7 @@ class OnDemand:
     def _tally(self, tables: Iterable[str]) -> dict[str, Tally]:
         tallies, missing = dict[str, Tally](), {}
         for table in tables:
-            needed = _TALLIED.intersection(canonical.BY_NAME[table].field_names)
+            needed = tallied(canonical.BY_NAME[table])
             if table == canonical.DEVICES.name:
                 self.load({table: needed})
             if table not in self.loaded or not needed <= self.loaded[table].names:
@@ -307,8 +305,7 @@ class OnDemand:
         if missing:
 
             def count(table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
-                fields = _TALLIED.intersection(table.field_names)
-                tally = tally_columns(connection, table.name, f"({rows.select})", fields)
+                tally = tally_columns(connection, table.name, f"({rows.select})", tallied(table))
                 rows.count(tally.rows, "")  # the rows of a stream cannot be read again
                 tallies[table.name] = tallies.get(table.name, Tally()) + tally
                 return tally.rows

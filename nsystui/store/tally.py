@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from nsystui.exports.canonical import API_CALLS, CanonicalTable
 from nsystui.exports.schema import EARLIEST
 from nsystui.exports.sources import REASONS, Transform
 from nsystui.exports.sources.base import words_of
@@ -100,35 +102,44 @@ def lost_names(connection: duckdb.DuckDBPyConnection, transform: Transform) -> l
     ]
 
 
+_WORK = " OR ".join(f"contains(name, '{word}')" for word in ("Launch", "Memcpy", "Memset"))
+
+
+def tallied(table: CanonicalTable) -> frozenset[str]:
+    """Return the columns to tally."""
+    names = "start", "end", "process", *(["name"] if table is API_CALLS else [])
+    return frozenset(table.field_names).intersection(names)
+
+
 @dataclass(frozen=True)
 class Tally:
     """The rows of one canonical table in one report: their number, times (ns), and number by process.
 
-    ``first`` and ``last`` are ``None`` without rows or times. ``processes`` omits rows without a process.
+    ``first`` and ``last`` are ``None`` without rows or times. ``processes`` and ``launches`` (API calls that launch,
+    copy or set memory) omit rows without a process.
     """
 
     rows: int = 0
     first: int | None = None
     last: int | None = None
-    processes: Mapping[int, int] = field(default_factory=dict)
+    processes: Counter[int] = field(default_factory=Counter)
+    launches: Counter[int] = field(default_factory=Counter)
 
     def __add__(self, other: Tally) -> Tally:
-        processes = dict(self.processes)
-        for process, rows in other.processes.items():
-            processes[process] = processes.get(process, 0) + rows
+        numbers = self.processes + other.processes, self.launches + other.launches
         starts = [first for first in (self.first, other.first) if first is not None]
         ends = [last for last in (self.last, other.last) if last is not None]
-        return Tally(self.rows + other.rows, min(starts, default=None), max(ends, default=None), processes)
+        return Tally(self.rows + other.rows, min(starts, default=None), max(ends, default=None), *numbers)
 
     def to_json(self) -> list[Any]:
         """Return plain values for ``json.dump``."""
-        return [self.rows, self.first, self.last, list(self.processes.items())]
+        return [self.rows, self.first, self.last, *(list(of.items()) for of in (self.processes, self.launches))]
 
     @classmethod
     def from_json(cls, values: list[Any]) -> Tally:
         """Return the tally from the values of ``to_json``."""
-        rows, first, last, processes = values
-        return cls(rows, first, last, dict(processes))
+        rows, first, last, *numbers = values
+        return cls(rows, first, last, *(Counter(dict(of)) for of in numbers))
 
 
 def first_of(table: str, start: str) -> str:
@@ -137,9 +148,11 @@ def first_of(table: str, start: str) -> str:
 
 
 def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, rows: str, names: Collection[str]) -> Tally:
-    """Tally ``rows``, DuckDB's SQL with the columns ``names`` (of start, end, process) of a canonical table."""
+    """Tally ``rows``, DuckDB's SQL with the columns ``names`` (of `tallied`) of a canonical table."""
     start, end, process = (f'"{name}"' if name in names else "NULL" for name in ("start", "end", "process"))
     times = f"{first_of(table, start)}, greatest(max({start}), max({end}))"
-    groups = connection.execute(f"SELECT {process}, count(*), {times} FROM {rows} GROUP BY 1").fetchall()
-    tallies = (Tally(rows, first, last, {} if owner is None else {owner: rows}) for owner, rows, first, last in groups)
-    return sum(tallies, Tally())
+    launches = f"count(*) FILTER (({_WORK}) AND NOT contains(name, 'HostFunc'))" if "name" in names else "0"
+    groups = connection.execute(f"SELECT {process}, count(*), {launches}, {times} FROM {rows} GROUP BY 1").fetchall()
+    known = ((dict.fromkeys([owner] * (owner is not None), n) for n in numbers) for owner, *numbers, _, _ in groups)
+    counts = zip(groups, known, strict=True)
+    return sum((Tally(rows, *edges, *map(Counter, of)) for (_, rows, _, *edges), of in counts), Tally())

@@ -37,10 +37,15 @@ def test_a_capture_that_is_packed_later_joins_the_packed_ones(tmp_path, run, is_
     assert steps["Steps"] == str(3 * STEPS)
 
 
-@pytest.mark.parametrize("is_alone", first(1, [True, False]))
-def test_two_processes_of_one_rank_are_no_captures_to_pack(tmp_path, run, is_alone):
-    for number in range(2):
-        path = tmp_path / f"in/report.{number + 1}.sqlite"
-        capture(path, number * SECOND, pid=7 + number)
-        done = run("pack", path if is_alone else tmp_path / "in", "-o", tmp_path / "job")
+def test_processes_without_rank_numbers_have_those_of_the_overview_unless_each_is_packed_alone(tmp_path, run):
+    for process in (7, 8):
+        (tmp_path / f"in/n{process}").mkdir(parents=True)
+        for number in range(2):
+            capture(tmp_path / f"in/n{process}/report.{number + 1}.sqlite", number * SECOND, pid=process)
+    exports = sorted((tmp_path / "in").rglob("*.sqlite"))
+    assert run("pack", *exports, "-o", tmp_path / "job").status == 0
+    packed, whole = (rows(run, "overview", *paths) for paths in ([tmp_path / "job"], exports))
+    assert [row["Rank"] for row in packed] == ["0", "1"] and packed == whole
+    for path in (exports[0], exports[-1]):
+        done = run("pack", path, "-o", tmp_path / "alone")
     assert done.status > 0 and "--ranks" in done.err

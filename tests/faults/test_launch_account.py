@@ -21,6 +21,7 @@ from nsystui.questions.ranks.overview import task_table
 from nsystui.questions.triage.rules.capture import PARTIAL
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
+from nsystui.ui.pictures.gpu import GpuPictureRequest, gpu_picture
 
 US, MS = 1_000, 1_000_000
 KERNELS, CALLS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -67,9 +68,10 @@ def test_lost_kernels_are_counted_by_rank_and_make_busy_time_a_lower_bound(tmp_p
     assert "busy at least" in found.summary and "blocked most" not in found.summary and not found.account
     (why,) = {rule.why for rule in found.not_checked if "idle-gaps" in rule.rule or "start-up" in rule.rule}
     assert why == "needs idle time, which is unknown: incomplete-capture; --ranks 0 judges the others"
-    for command in ("budget", "gaps"):
+    for command in ("overview", "gpu", "ranks", "ranks --collectives", "budget", "gaps"):
         bound = "64 of 200 kernel launches have no kernel; GPU busy times are lower bounds, idle times upper bounds"
-        assert bound in program.run(command, path).err and "lower" not in program.run(command, path, "--ranks", "0").err
+        whole, alone = (program.run(*command.split(), path, *words).err for words in ((), ("--ranks", "0")))
+        assert bound in whole and "lower" not in alone
 
 
 @pytest.mark.parametrize(("lost", "gpus", "words"), first(2, [
@@ -94,8 +96,11 @@ def test_the_idle_time_of_a_gpu_is_unknown_if_one_of_its_processes_lacks_work(tm
         assert known or float(rows[part]["At Most (%)"]) > 0
     factors = program.rows("efficiency", "--tables", "device", out.path)
     assert any(row["Efficiency (%)"] for row in factors) is known
-    for command in ("efficiency", "budget", "gaps", "path", "steps"):
+    for command in ("overview", "gpu", "efficiency", "budget", "gaps", "path", "steps"):
         assert ("lower bounds" in program.run(command, out.path).err) is not known
+    with job_of(out.path) as job:
+        notes = gpu_picture(job, Selection(), GpuPictureRequest(None, 80, 20)).notes
+        assert any("lower bounds" in note for note in notes) is not known
 
 
 def test_work_outside_of_the_session_is_impossible_unless_the_clock_of_its_gpu_may_be_wrong(tmp_path):
@@ -346,7 +351,9 @@ def test_times_and_counts_are_unknown_if_the_work_of_launches_was_not_recorded(t
 
 def test_copies_and_graphs_without_gpu_work_make_a_capture_incomplete(tmp_path, program_with_copies):
     edit(program_with_copies, f"DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE start BETWEEN {94 * MS} AND {190 * MS}")
-    told(finding(triaged(program_with_copies), "incomplete-capture"), "17 of 100 calls that replay graphs, copy or set")
+    told(
+        finding(triaged(program_with_copies), "incomplete-capture"), "17 of 100 graph launch, copy or memset calls have"
+    )
     graphs = whole_graph_export(tmp_path / "b.sqlite")
     assert not partial(graphs)
     edit(graphs, "DELETE FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE WHERE rowid = 1")

@@ -264,7 +264,7 @@ def test_a_graph_made_before_the_recording_has_no_recorded_capture(tmp_path: Pat
         export.api(thread, 510, 515, "cudaGraphLaunch_v10000", 1)
         export.kernel(thread.process, 0, 7, 520, 530, name="k()", correlation_id=1, graph_node_id=1)
     with closing(session_over(tmp_path / "before.sqlite")) as session:
-        assert "1 of 1 operations of CUDA graphs have no recorded capture" in " ".join(capture_notes(session))
+        assert "1 of 1 CUDA graph operation has no recorded capture" in " ".join(capture_notes(session))
 
 
 def test_equal_node_numbers_of_two_processes_are_told_apart(opened: Callable[..., OpenJob]) -> None:
@@ -276,11 +276,11 @@ def test_equal_node_numbers_of_two_processes_are_told_apart(opened: Callable[...
 @pytest.mark.parametrize(
     ("nodes", "count", "reason"),
     first(3, [
-        (written_late_with_a_node_less, 2 * REPLAYS, "are not attributed: their capture is ambiguous"),
+        (written_late_with_a_node_less, 2 * REPLAYS, "are not attributed: the capture is ambiguous"),
         (before_the_capture, REPLAYS, "have no recorded capture: record with"),
-        (of_two_originals, REPLAYS, "are not attributed: their capture is ambiguous"),
-        (updated, 2 * REPLAYS, "are not attributed: their capture is ambiguous"),
-        (in_a_loop, REPLAYS, "are not attributed: their capture is ambiguous"),
+        (of_two_originals, REPLAYS, "are not attributed: the capture is ambiguous"),
+        (updated, 2 * REPLAYS, "are not attributed: the capture is ambiguous"),
+        (in_a_loop, REPLAYS, "are not attributed: the capture is ambiguous"),
         (instantiated_from_unknown, REPLAYS, "have no recorded capture: record with"),
         (updated_from_unknown, REPLAYS, "have no recorded capture: record with"),
         (children_of_unknown, REPLAYS, "have no recorded capture: record with"),
@@ -298,7 +298,7 @@ def test_a_kernel_of_an_unknown_capture_stays_in_the_range_of_its_launch(
     assert times_by_range(job) == known | {("execute", "launched"): lost}
     assert tree(job).get("capture › layer_0", {}).get("replayed") is None
     notes = kernels_in_ranges(job, Selection(), group_by=(GroupBy.RANGE,)).notes
-    assert any(f"{count} of {2 * REPLAYS} operations of CUDA graphs {reason}" in note for note in notes)
+    assert any(f"{count} of {2 * REPLAYS} CUDA graph operations {reason}" in note for note in notes)
 
 
 def test_a_graph_made_long_before_the_session_does_not_extend_it(opened: Callable[..., OpenJob]) -> None:

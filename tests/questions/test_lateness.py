@@ -1,6 +1,7 @@
 """Verdicts on collectives, and causes of late ranks."""
 
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
 from nsystui.questions.compare import Side, summary
 from nsystui.questions.nccl.summary import nccl_summary
+from nsystui.questions.triage.run import triage
 
 
 def on(rank: int, time: int, steps: range | tuple[int, ...] = range(20)) -> OfStep:
@@ -57,12 +59,12 @@ def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path: Path, h
     ({"loads": on(2, 90 * MS, (7, 13))}, ": its data loader takes 90 ms longer in 2 of 20 steps (7, 13)", "Load"),
 ]))  # fmt: skip
 def test_a_late_rank_has_one_cause_and_one_finding(tmp_path: Path, how: Any, says: str, advises: str) -> None:
-    triage = triaged(*ddp_job(tmp_path, **how))
-    told(finding(triage, "straggler"), "Rank 2 (host) arrives last", says, advises=[advises])
-    assert ids(triage).isdisjoint({"slow-steps", "imbalance"})
+    found = triaged(*ddp_job(tmp_path, **how))
+    told(finding(found, "straggler"), "Rank 2 (host) arrives last", says, advises=[advises])
+    assert ids(found).isdisjoint({"slow-steps", "imbalance"})
     if how.get("loads", on(0, 0))(2, 0) > 20 * MS:
-        assert "input-pipeline" not in ids(triage)
-        assert all(item.under == "straggler" for item in triage.findings if item.id == "idle-gaps")
+        assert "input-pipeline" not in ids(found)
+        assert all(item.under == "straggler" for item in found.findings if item.id == "idle-gaps")
 
 
 @pytest.mark.parametrize(("how", "says", "advises"), [
@@ -72,8 +74,8 @@ def test_a_late_rank_has_one_cause_and_one_finding(tmp_path: Path, how: Any, say
      "longer in 10 of 20 steps (1, 3, 5 and", []),
 ], ids=["one of two ranks", "at the first collective", "in every second step"])  # fmt: skip
 def test_a_straggler_is_named_with_its_steps(tmp_path: Path, how: Any, says: str, advises: list[str]) -> None:
-    triage = triaged(*ddp_job(tmp_path, **how), rules=("stragglers",))
-    told(finding(triage, "straggler"), says, advises=advises)
+    found = triaged(*ddp_job(tmp_path, **how), rules=("stragglers",))
+    told(finding(found, "straggler"), says, advises=advises)
 
 
 @pytest.mark.campaign
@@ -92,17 +94,17 @@ def test_a_rank_that_is_last_as_often_for_less_time_is_mentioned(tmp_path: Path)
 @pytest.mark.campaign
 def test_ranks_that_are_late_together_are_one_finding(tmp_path: Path, late: Any, how: str, says: str) -> None:
     jitter = lambda rank, step: (7 * rank + 3 * step) % 5 * 30_000 + 30 * MS * (rank in late)  # noqa: E731
-    triage = triaged(*ddp_job(tmp_path, **{how: jitter}))
-    told(finding(triage, "straggler"), says, "Each other GPU loses 60")
-    assert finding(triage, "straggler").ranks == late
-    assert ids(triage).isdisjoint({"imbalance", "input-pipeline"})
+    found = triaged(*ddp_job(tmp_path, **{how: jitter}))
+    told(finding(found, "straggler"), says, "Each other GPU loses 60")
+    assert finding(found, "straggler").ranks == late
+    assert ids(found).isdisjoint({"imbalance", "input-pipeline"})
 
 
 def test_ranks_that_are_late_together_may_have_several_causes(tmp_path: Path) -> None:
-    triage = triaged(*ddp_job(tmp_path, loads=on(1, 30 * MS), computes=on(3, 30 * MS)))
+    found = triaged(*ddp_job(tmp_path, loads=on(1, 30 * MS), computes=on(3, 30 * MS)))
     says = ": rank 1 because its data loader takes 30 ms longer a step, rank 3 because its kernels take 30 ms longer a"
-    told(finding(triage, "straggler"), "Ranks 1, 3 (host)", says, advises=["all of these causes"], never=["as many"])
-    assert ids(triage).isdisjoint({"input-pipeline"})
+    told(finding(found, "straggler"), "Ranks 1, 3 (host)", says, advises=["all of these causes"], never=["as many"])
+    assert ids(found).isdisjoint({"input-pipeline"})
 
 
 @pytest.mark.parametrize(
@@ -124,9 +126,9 @@ def test_what_delays_a_late_rank_could_save_what_the_others_wait(tmp_path: Path,
 
 
 def test_ranks_that_are_late_in_turn_are_findings_of_their_own(tmp_path: Path) -> None:
-    triage = triaged(*ddp_job(tmp_path, computes=lambda rank, step: 30 * MS * (rank == 2 + step % 2)))
-    assert [item.ranks for item in triage.findings if item.id == "straggler"] == [(2,), (3,)]
-    for gain in (item.gain for item in triage.findings if item.gain is not None):
+    found = triaged(*ddp_job(tmp_path, computes=lambda rank, step: 30 * MS * (rank == 2 + step % 2)))
+    assert [item.ranks for item in found.findings if item.id == "straggler"] == [(2,), (3,)]
+    for gain in (item.gain for item in found.findings if item.gain is not None):
         assert len(gain.includes) == len({*gain.includes})
 
 
@@ -142,9 +144,9 @@ def test_two_slow_steps_are_the_ranks_own_and_no_reason_to_exclude_its_node(tmp_
 @pytest.mark.campaign
 def test_slow_steps_of_all_ranks_stay_a_finding_beside_a_straggler(tmp_path: Path) -> None:
     everyone = ddp_job(tmp_path, computes=lambda rank, step: 90 * MS if step in (7, 13) else 8 * MS * (rank == 2))
-    triage = triaged(*everyone)
-    assert {"slow-steps", "straggler"} <= ids(triage)
-    told(finding(triage, "slow-steps"), advises=["all ranks share"])
+    found = triaged(*everyone)
+    assert {"slow-steps", "straggler"} <= ids(found)
+    told(finding(found, "slow-steps"), advises=["all ranks share"])
 
 
 @pytest.mark.campaign
@@ -159,16 +161,19 @@ def test_steps_that_evaluate_are_not_slow(tmp_path: Path, name: str, is_slow: bo
 
 @pytest.mark.campaign
 def test_the_usual_wait_for_data_stays_a_finding_beside_a_late_loader(tmp_path: Path) -> None:
-    triage = triaged(*ddp_job(tmp_path, loads=lambda rank, step: 20 * MS + 20 * MS * (rank == 2)))
-    told(finding(triage, "straggler"), "its data loader takes 20 ms longer a step")
+    found = triaged(*ddp_job(tmp_path, loads=lambda rank, step: 20 * MS + 20 * MS * (rank == 2)))
+    told(finding(found, "straggler"), "its data loader takes 20 ms longer a step")
     usual = finding(triaged(*ddp_job(tmp_path / "alike", loads=lambda rank, step: 20 * MS)), "input-pipeline").cost
-    assert finding(triage, "input-pipeline").cost == pytest.approx(usual, rel=0.01)
+    assert finding(found, "input-pipeline").cost == pytest.approx(usual, rel=0.01)
 
 
-def test_without_all_kernels_of_the_rank_there_is_no_cause(tmp_path: Path) -> None:
-    loses = lambda rank, step, number: (rank, step, number) == (2, 5, 1)  # noqa: E731
-    triage = triaged(*ddp_job(tmp_path, loads=on(2, 30 * MS), loses=loses))
-    told(finding(triage, "straggler"), "Rank 2", never=["longer a step"])
+def test_ranks_are_not_compared_with_a_rank_that_lacks_kernels_even_if_it_is_not_selected(tmp_path: Path) -> None:
+    loses = lambda rank, step, number: (rank, step, number) == (3, 5, 1)  # noqa: E731
+    with closing(open_job(*ddp_job(tmp_path, loads=on(2, 30 * MS), loses=loses))) as job:
+        for selection in (Selection(), Selection(tasks=job.tasks_of_ranks(frozenset({1, 2})))):
+            unjudged = {rule.rule: rule.why for rule in triage(job, selection).not_checked}
+            for name in ("straggler, imbalance", "small-messages"):
+                assert unjudged[name] == "compares ranks, and work or its true times are unknown on rank 3"
 
 
 @pytest.mark.parametrize(("how", "ranks", "says"), first(1, [

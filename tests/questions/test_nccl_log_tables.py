@@ -306,7 +306,7 @@ class TestTransports:
         assert problems(*lines, said(1, f"{self.NET}Socket/0", tid=9)) == ["it runs over TCP"]
         why = said(1, "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'")
         off = said(1, f"{self.NET}IB/0", tid=9)
-        text = "1 of 1 network connections go through host memory; mlx5_0: disabled"
+        text = "1 of 1 network connection goes through host memory; mlx5_0: disabled"
         found = cells("problems", summary_of(*lines, why, off), "problem", "evidence")
         assert found == [("GPU Direct RDMA is off", text)]
         assert problems(*lines, why, f"{off}/GDRDMA") == []

@@ -265,7 +265,7 @@ def test_without_records_nccl_may_have_blocked_all_that_it_did(tmp_path, losses)
 @pytest.mark.campaign
 @pytest.mark.parametrize(("losses", "words"), [
     ((), ""),
-    ((NO_RECORDS,), "waits of streams for events (100.0 %) are unresolved"),
+    ((NO_RECORDS,), "are unresolved (100.0 %): streams waited for events"),
     ((NO_RECORDS, NO_WAITS, NO_CALLS_OF_EVENTS), "waits between streams are not in the export"),
 ])  # fmt: skip
 def test_a_budget_with_unresolved_time_says_why(tmp_path, capsys, losses, words):

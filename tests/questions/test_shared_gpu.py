@@ -107,6 +107,7 @@ class TestOneGpu:
         with closing(open_job(*paths)) as job:
             assert [len(steps_side_by_side(job, Selection(), rank)[0]) for rank in (0, 1, None)] == [STEPS] * 3
             second = Selection(tasks=frozenset({job.ranks[1].task}))
+            assert any(note.endswith("work of the selected ranks only") for note in job.busy(second).notes)
             assert [gpu.rank for gpu in iterations(job, second)] == [1]
 
 

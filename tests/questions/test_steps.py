@@ -149,6 +149,12 @@ class Found(Run):
         _numbered, "_forward_step {0}: 0 ctx reqs, 1{0} gen reqs", [4, 7, 9], [4, 7, 9]
     )
 
+    a_rising_batch_size_counts_no_steps = partialmethod(_numbered, "train_step bs={0}", [8, 9, 12], [0, 1, 2])
+    of_amounts_and_steps_the_steps = partialmethod(
+        _numbered, "execute_{0} seq_len={0} num_tokens: 3{0} rank {0}", [8, 9, 12], [8, 9, 12]
+    )
+    amounts_alone_are_no_steps = partialmethod(_numbered, "decode batch_size={0} seqs[{0}] chunk {0}", [8, 9, 12], None)
+
     def half_of_the_work_is_enough(self):
         self.series("step {}", length=50)
         for place in range(3):

@@ -53,16 +53,21 @@ RanksAndErrors = tuple[list[ReportRanks], list[ExportError]]
 def report_ranks(job: OpenJob) -> RanksAndErrors:
     """Return each report's ranks when all reports of the job are open.
 
-    If nothing distinguishes the reports, each is numbered alone, because their order could differ the next time.
+    If nothing distinguishes reports of different runs, each is numbered alone.
     """
-    numbered, failures = [], []
+    numbered, failures, by_order = [], [], dict[tuple[int, int], int]()
+    runs = {part.index: run.index for run in with_joined_captures(job.session.reports) for part in run.sources}
+    for item in job.ranks:  # the captures of a process have one rank
+        by_order.setdefault((runs[item.task.report], item.task.process), len(by_order))
     for report in job.session.reports:
         tasks = [item for item in job.ranks if item.task.report == report.index]
         ranks = {item.task.process: item.rank for item in tasks}
         source = tasks[0].source if tasks else ""
-        if source == BY_ORDER and len(job.session.reports) > 1:
+        if source == BY_ORDER:
             alone, source = ranks_alone(job.session, [item.task for item in tasks])
             ranks = {task.process: rank for task, rank in alone.items()}
+        if source == BY_ORDER and job.shares_clock:
+            ranks = {process: by_order[runs[report.index], process] for process in ranks}
         if ranks:
             numbered.append(ReportRanks(report, ranks, source))
         else:

@@ -280,7 +280,7 @@ def notes_of(
         notes.append("a GPU whose work no step launched has one iteration: all of its time")
     elif without := [item.rank for item in selected_ranks(job.ranks, selection) if item.task not in steps.of_task]:
         notes.append(f"the budget of a step is unknown for {ranks_named(without)} (no steps)")
-    notes += lost_work_notes(job, selection)
+    notes += lost_work_notes(job.session, selection)
     waits = unresolved_waits(job.session, {gpu.of.task for gpu in gpus})
     whole = [gpu.of for gpu in gpus if not gpu.of.lacks_work]
     parts = sum((of.parts.sum(axis=0) for of in whole), np.zeros(len(PARTS), np.int64))

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Unit
 from nsystui.base.selection import Task, Window
+from nsystui.base.text import counted
 from nsystui.base.types import Array, Query
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
@@ -479,8 +480,8 @@ def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
         return []
     advice = f" ({recording_advice(session, session.reports, canonical.CUDA_EVENTS)})" if has_no_events else ""
     return [
-        f"{lost:,} of {total:,} waits of streams for events ({format_value(Unit.PERCENT, 100 * lost / total)}) are "
-        f"unresolved, as no record of the event is in the export: any work may have blocked them{advice}"
+        f"{counted(lost, 'wait', 'are', total)} unresolved ({format_value(Unit.PERCENT, 100 * lost / total)}): streams "
+        f"waited for events that the export has no record of, so any work may have blocked them{advice}"
     ]
 
 

@@ -434,7 +434,7 @@ def path_table(
         rows.sort(key=lambda row: -row[1])
     columns = [ROLE if by == "role" and item.key == RANK.key else item for item in COLUMNS]
     empty = [item.key for item, cells in zip(columns, zip(*rows, strict=True), strict=False) if set(cells) == {None}]
-    notes = (words, *unresolved_waits(job.session, walk.sides), *lost_work_notes(job, selection))
+    notes = (words, *unresolved_waits(job.session, walk.sides), *lost_work_notes(job.session, selection))
     return TableAnswer("path", for_files(columns, empty) if rows else COLUMNS, rows, len(rows), notes)
 
 

@@ -24,14 +24,11 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
 COLUMNS = (
-    RANK,
-    Column("time", header="Time (ns)", label="time", unit=Unit.TIME, importance=1),
-    STEP.with_importance(1),
+    RANK, Column("time", header="Time (ns)", label="time", unit=Unit.TIME, importance=1), STEP.with_importance(1),
     Column("stream", header="Stream", label="stream", importance=2),
     Column("line", header="Line", label="line", unit=Unit.NUMBER, importance=3),
-    Column("text", header="Text", label="text"),
-    PID.with_importance(4),
-)
+    Column("text", header="Text", label="text"), PID.with_importance(4),
+)  # fmt: skip
 _RESULT = "job-output"
 _SECOND = 10**9
 

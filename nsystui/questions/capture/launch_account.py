@@ -11,34 +11,30 @@ from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import sqlalchemy as sa
 
 from nsystui.base.answer import RANK, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
+from nsystui.base.text import counted
 from nsystui.base.types import Condition, Query
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.gpu.utilisation import gpu_keys, gpu_users, silent_work
-from nsystui.questions.queries.conditions import is_launched_by, of_reports
 from nsystui.questions.queries.data_notes import LOWER_BOUNDS
 from nsystui.questions.queries.derived import of_each_report
-from nsystui.questions.queries.process_rows import rows_by_task
 from nsystui.questions.queries.recording import unrecorded_work
-from nsystui.questions.queries.tasks import COPYING, GPU_TABLES, rows_of_tasks
-from nsystui.questions.steps.task_steps import launch_id_spans
-from nsystui.store import tables
+from nsystui.questions.queries.tasks import COPYING, GPU_TABLES, MUCH_LOST, rows_of_tasks
 from nsystui.store.gpu_clock import CLOCK_NOISE
 from nsystui.store.report import Report
 from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
     from nsystui.questions.job.job import OpenJob
 
-MUCH_LOST = 1.0
-"""A capture is incomplete if it lacks this share of the launched kernels, or of the times of GPU work, %."""
 _STREAM = ("device", "context", "stream")
 _ALL_STREAMS = -2
 _KERNEL_LAUNCH, _GRAPH_LAUNCH, _COPY = 1, 2, 3
@@ -64,7 +60,7 @@ class LaunchAccount:
 
     ``lost_work`` of ``work_calls`` (graphs, copies, memsets) lack work; ``cut_off``: work at the edges of the capture,
     which is not lost. ``least_delay``: the least time from a launch to its kernel, ns; negative if the GPU's clock is
-    behind. ``after_wait``: the most from the end of a wait to the end of its kernels, ns; positive if it is ahead.
+    behind. ``after_wait``: the most from a wait's end to its kernels' end, ns; positive if it is ahead.
     """
 
     launches: int
@@ -99,9 +95,9 @@ def losses(accounts: Collection[LaunchAccount]) -> list[str]:
     kernels, launches, work, calls = (
         sum(getattr(item, key) for item in accounts) for key in ("lost_kernels", "launches", "lost_work", "work_calls")
     )
-    words = [f"{kernels:,} of {launches:,} kernel launches have no kernel"] * bool(kernels)
-    text = f"{work:,} of {calls:,} calls that replay graphs, copy or set memory have no GPU work"
-    return [*words, *[text] * bool(work)]
+    words = f"{counted(kernels, 'kernel launch', 'have', launches)} no kernel"
+    others = f"{counted(work, 'graph launch, copy or memset call', 'have', calls)} no GPU work"
+    return [*[words] * bool(kernels), *[others] * bool(work)]
 
 
 @dataclass
@@ -193,8 +189,7 @@ def _left_out(reports: Collection[Report]) -> dict[int, list[int]]:
 def launch_accounts(session: Session, reports: Collection[Report], of_all: bool = False) -> dict[Task, LaunchAccount]:
     """Return the account of each process with launches, of reports that were read whole.
 
-    A process without recorded GPU work counts only if it shares its GPU, or with ``of_all``. Rows with impossible times
-    are not lost: notes count them.
+    A process without recorded GPU work counts only if it shares its GPU, or with ``of_all``.
     """
     stored = of_each_report(session, reports, "launch-accounts", _accounts, table=canonical.API_CALLS, in_memory=True)
     silent = {task for tasks in silent_work(session).values() for task in tasks}
@@ -207,6 +202,8 @@ def launch_accounts(session: Session, reports: Collection[Report], of_all: bool 
 
 
 def _accounts(session: Session, reports: list[Report]) -> dict[int, Arrays]:
+    from nsystui.questions.steps.task_steps import launch_id_spans
+
     counts: defaultdict[Task, _Counts] = defaultdict(_Counts)
     left_out = _left_out(reports)
     report_indices = list(left_out)
@@ -238,11 +235,8 @@ def untimed_work(report: Report) -> Iterator[tuple[CanonicalTable, int, int]]:
 def lost_work(session: Session) -> dict[tuple[Task, int], set[str]]:
     """Return the names of the tables that lack much of the GPU work of any process, by used GPU."""
     accounts, unrecorded = launch_accounts(session, session.reports), unrecorded_work(session, session.reports)
-    reports, keys, silent = (
-        {report.index: report for report in session.reports},
-        gpu_keys(session),
-        silent_work(session),
-    )
+    reports = {report.index: report for report in session.reports}
+    keys, silent = gpu_keys(session), silent_work(session)
 
     def lost_by(task: Task) -> set[str]:
         report, account = reports[task.report], accounts.get(task)
@@ -256,16 +250,21 @@ def lost_work(session: Session) -> dict[tuple[Task, int], set[str]]:
     return {key: lost_on[gpu] for key, gpu in keys.items() if lost_on[gpu]}
 
 
-def lost_work_notes(job: OpenJob, selection: Selection) -> list[str]:
-    """Return the note on launched kernels that are missing, if any."""
-    accounts = launch_accounts(job.session, job.session.reports)
-    chosen = gpu_users(job.session, selection.tasks) if selection.tasks else accounts
+def lost_work_notes(session: Session, selection: Selection, reports: Collection[Report] = ()) -> list[str]:
+    """Return the note on launched kernels that are missing, if any; by default of all reports."""
+    accounts = launch_accounts(session, reports or session.reports)
+    chosen = gpu_users(session, selection.tasks) if selection.tasks else accounts
     lost = losses([item for task, item in accounts.items() if item.lost_kernels + item.lost_work and task in chosen])
     return [f"{' and '.join(lost)}; {LOWER_BOUNDS}"] if lost else []
 
 
 def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:
     """Yield queries of successful calls, kernels, waits and other work with ids from ``first`` to ``last``."""
+    import sqlalchemy as sa
+
+    from nsystui.questions.queries.conditions import is_launched_by, of_reports
+    from nsystui.store import tables
+
     api, kernels, syncs = tables.api_calls, tables.kernels, tables.syncs
     is_launch = api.c.name.contains("Launch") & ~api.c.name.contains("HostFunc")
     is_copy = sa.or_(*(api.c.name.contains(word) for word in COPYING)) & ~api.c.name.contains("Graph")
@@ -295,6 +294,8 @@ def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:
 
 
 def _by_task(session: Session, query: Query) -> dict[Task, dict[str, Times]]:
+    from nsystui.questions.queries.process_rows import rows_by_task
+
     batches: defaultdict[Task, list[dict[str, Times]]] = defaultdict(list)
     for batch in session.array_batches(query):
         for task, rows in rows_by_task(batch):
@@ -306,11 +307,16 @@ def _by_task(session: Session, query: Query) -> dict[Task, dict[str, Times]]:
 
 
 def _succeeded(api: sa.FromClause) -> Condition:
-    return sa.or_(api.c.return_value.is_(None), api.c.return_value == 0)
+    return api.c.return_value.is_(None) | (api.c.return_value == 0)
 
 
 def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, list[tuple[int, int]]]:
     """Return when each process captured graphs, ns: from cudaStreamBeginCapture until no capture is open."""
+    import sqlalchemy as sa
+
+    from nsystui.questions.queries.conditions import of_reports
+    from nsystui.store import tables
+
     api = tables.api_calls
     is_end = api.c.name.contains("StreamEndCapture")
     query = sa.select(api.c.report, api.c.process, api.c.start, api.c.end, is_end).where(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
+from nsystui.questions.catalogue.ranks import with_lost_work
 from nsystui.questions.queries.question import (
     OVER_TIME,
     STEPS,
@@ -36,10 +37,11 @@ def _ask_gpu(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Ans
 
     busy, window = job.busy(selection), job.extent(selection)
     if not options["over_time"]:
-        return utilisation_table(busy, window)
+        return with_lost_work(job, selection, utilisation_table(busy, window))
     from nsystui.questions.counters.metric_tables import with_metrics
 
-    return with_metrics(utilisation_over_time(busy, window, options["bins"]), job, selection, options["bins"])
+    answer = with_lost_work(job, selection, utilisation_over_time(busy, window, options["bins"]))
+    return with_metrics(answer, job, selection, options["bins"])
 
 
 def _draw_gpu(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nsystui.questions.queries.question import STEPS, Expected, Option, Question, ShownRows, Values, View
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer
+    from nsystui.base.answer import Answer, TableAnswer
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
 
@@ -19,10 +19,24 @@ def _overview_columns(values: Values) -> Expected:
     return columns_read(of_streams=bool(values["streams"])), TALLIED
 
 
+def with_lost_work(job: OpenJob, selection: Selection, answer: TableAnswer) -> TableAnswer:
+    """Add the note on missing kernels; reads calls only if counts show a lack."""
+    from nsystui.questions.queries.tasks import may_lack_work
+
+    reports = [report for report in job.session.reports if may_lack_work(job.session, report)]
+    if not reports:
+        return answer
+    from dataclasses import replace
+
+    from nsystui.questions.capture.launch_account import lost_work_notes
+
+    return replace(answer, notes=(*lost_work_notes(job.session, selection, reports), *answer.notes))
+
+
 def _ask_overview(job: OpenJob, selection: Selection, _: object) -> Answer:
     from nsystui.questions.ranks.overview import task_table
 
-    return task_table(job.session, selection, job.ranks, job.busy(selection))
+    return with_lost_work(job, selection, task_table(job.session, selection, job.ranks, job.busy(selection)))
 
 
 def _ask_ranks(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
@@ -32,8 +46,10 @@ def _ask_ranks(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
 
     for option, table in (("collectives", collective_operations), ("kinds", collective_kinds)):
         if options[option]:
-            return noted(job, table(selection, job.ranks, job.collectives()), options["step_range"])
-    return rank_table(job.session, selection, job.ranks, job.rank_facts(selection, options["step_range"]))
+            answer = noted(job, table(selection, job.ranks, job.collectives()), options["step_range"])
+            return with_lost_work(job, selection, answer)
+    facts = job.rank_facts(selection, options["step_range"])
+    return with_lost_work(job, selection, rank_table(job.session, selection, job.ranks, facts))
 
 
 QUESTIONS = (

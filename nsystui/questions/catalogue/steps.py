@@ -47,7 +47,7 @@ def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
     ranks = selected_ranks(job.ranks, selection)
     table = steps_across_ranks if options["across"] else every_step if options["every"] else steps_by_rank
     answer = table(ranks, steps, selection.window)
-    notes = [*answer.notes, *unrecorded_notes(job.session, ranks), *lost_work_notes(job, selection)]
+    notes = [*answer.notes, *unrecorded_notes(job.session, ranks), *lost_work_notes(job.session, selection)]
     if options["unprofiled"] is not None:
         from nsystui.questions.blocking.budget import unprofiled_note
 

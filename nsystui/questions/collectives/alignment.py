@@ -160,7 +160,7 @@ class Alignment:
             )
         collectives = counted(self.fit.collectives, "collective")
         unaligned = len(reports) - len(self.fit.shifts)
-        only_utc = f"; UTC only for {unaligned} of {len(reports)} reports" if unaligned else ""
+        only_utc = f"; UTC only for {counted(unaligned, 'report', among=len(reports))}" if unaligned else ""
         return f"clock: UTC, refined by {collectives}, {self.fit.words}{only_utc}"
 
 

@@ -227,21 +227,18 @@ def last_to_arrive(matching: Matching, report: int, row: int) -> Member | None:
 
 
 OPERATION_COLUMNS = (
-    START,
-    COLLECTIVE,
-    Column("message_size", header="Message Size (B)", label="bytes", unit=Unit.BYTES, importance=2),
+    START, COLLECTIVE, Column("message_size", header="Message Size (B)", label="bytes", unit=Unit.BYTES, importance=2),
     Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=2),
     Column("late_rank", header="Late Rank", label="late rank", unit=Unit.NUMBER),
     Column("late_by", header="Late by (ns)", label="late by", unit=Unit.DURATION),
     Column("first_rank", header="First Rank", label="first rank", unit=Unit.NUMBER, importance=3),
     Column("start_spread", header="Start Spread (ns)", label="start spread", unit=Unit.DURATION, importance=3),
     Column("transfer", header="Transfer (ns)", label="transfer", unit=Unit.DURATION, compared="waiting", importance=1),
-    VERDICT,
-    Column("duration", header="Longest Kernel (ns)", label="longest", unit=Unit.DURATION, importance=1),
+    VERDICT, Column("duration", header="Longest Kernel (ns)", label="longest", unit=Unit.DURATION, importance=1),
     Column("waiting", header="Waiting of All (ns)", label="waiting of all", unit=Unit.DURATION, importance=2),
     Column("communicator", header="Communicator", label="communicator", importance=4),
     Column("number", header="Number", label="no.", unit=Unit.NUMBER, importance=5),
-)
+)  # fmt: skip
 KIND_COLUMNS = (
     COLLECTIVE,
     Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=1),

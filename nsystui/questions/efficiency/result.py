@@ -276,7 +276,7 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
         spent=spent,
         device=replace(DeviceEfficiency.of(spent, useful), lost=lost),
         host=host,
-        notes=(window_note(session, selection, window), *busy.notes, *clock, *lost_work_notes(job, selection)),
+        notes=(window_note(session, selection, window), *busy.notes, *clock, *lost_work_notes(job.session, selection)),
         device_notes=device_notes,
         host_notes=tuple(_host_notes(host, to_record)) if host.processes else (),
         to_record=to_record,

@@ -38,20 +38,12 @@ from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
 
 EVENT_COLUMNS = (
-    Column("start", header="Start (ns)", label="time", unit=Unit.TIME),
-    Column("kind", header="Kind", label="kind"),
-    Column("name", header="Name", label="what"),
-    DURATION,
-    RANK.with_importance(1),
-    DEVICE.with_importance(3),
-    STREAM.with_importance(2),
-    Column("tid", header="Tid", label="tid", unit=Unit.NUMBER, importance=2),
+    Column("start", header="Start (ns)", label="time", unit=Unit.TIME), Column("kind", header="Kind", label="kind"),
+    Column("name", header="Name", label="what"), DURATION, RANK.with_importance(1), DEVICE.with_importance(3),
+    STREAM.with_importance(2), Column("tid", header="Tid", label="tid", unit=Unit.NUMBER, importance=2),
     Column("correlation_id", header="CorrId", label="corr", unit=Unit.NUMBER, importance=4),
-    Column("pid", header="Pid", label="pid", unit=Unit.NUMBER, importance=5),
-    REPORT_ID,
-    PROCESS_ID,
-    ROW_ID,
-)
+    Column("pid", header="Pid", label="pid", unit=Unit.NUMBER, importance=5), REPORT_ID, PROCESS_ID, ROW_ID,
+)  # fmt: skip
 _KEYS = tuple(column.key for column in EVENT_COLUMNS)
 _FIRST_SPAN = 64  # bins of the first search, and growth of each further search
 _SPAN_GROWTH = 16

@@ -45,6 +45,7 @@ from nsystui.store.report import Report
 from nsystui.store.results import Arrays
 from nsystui.store.session import Session
 
+_OF_SELECTED = ", with the work of the selected ranks only"
 _NAME_NOTE = "the name filter does not apply here: how busy a GPU is depends on all of its work"
 
 
@@ -76,15 +77,16 @@ class BusyIntervals:
         paused = [item.device.task for item in devices if item.pauses]
         notes += filter(None, [capture_note(session, reports), hole_note(session, paused)])
         notes += unrecorded_notes(session, (item.device.task for item in devices))
-        groups = by_gpu(session, (item.device for item in devices))
-        same_gpu = [{device.task.rank for device in group} for group in groups if len(group) > 1]
+        chosen = {item.device.key for item in devices}
+        groups = by_gpu(session, selected_devices(session, Selection(), ranks))
+        groups = [group for group in groups if len(group) > 1 and any(item.key in chosen for item in group)]
         if unknown := [item.device.task.rank for item in devices if not item.device.is_gpu]:
             notes.append(f"work on an unknown device does not count in means over GPUs (ranks {few_numbers(unknown)})")
-        if same_gpu:
-            shared = "; ".join(f"ranks {few_numbers(ranks)}" for ranks in same_gpu[:3])
+        if groups:
+            shared = "; ".join(f"ranks {few_numbers({item.task.rank for item in group})}" for group in groups[:3])
             notes.append(
                 f"processes share a GPU ({shared}): rows of one process count its own work; gaps, "
-                "budget, efficiency and triage count the GPU once"
+                f"budget, efficiency and triage count the GPU once{_OF_SELECTED * (selection.tasks is not None)}"
             )
         busy = cls(version, devices, shares_clock(reports), tuple(notes))
         return busy if selection.name is None else busy.without_name_filter()
@@ -195,8 +197,7 @@ def unplaced(session: Session, gpus: Sequence[DeviceIntervals]) -> bool:
 def gpu_key(report: Report, task: Task, device: int) -> Hashable:
     """Return a key of the GPU behind a process's CUDA ordinal: equal for the same GPU, in reports that share a clock.
 
-    Exports identify the GPU since schema 3.20; otherwise processes share it if their machine has a single GPU. Under
-    CUDA_VISIBLE_DEVICES the ordinal is 0 in every process.
+    Exports identify the GPU since schema 3.20; otherwise processes share it if their machine has only one.
     """
     number = _recorded_gpu(report, task, device)
     if number is None:
@@ -383,10 +384,10 @@ def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
 
 
 def utilisation_over_time(busy: BusyIntervals, window: Window, bins: int) -> TableAnswer:
-    """Tabulate the percentages of each of ``bins`` equal spans of ``window``, for each device.
+    """Tabulate the percentages of ``bins`` equal spans of ``window``, for each device.
 
-    ``start`` is the start of the span in job time, ns (rounded down). Spans outside the report's session have no
-    values. Raises ValueError if ``bins < 1``.
+    ``start`` is in job time, ns (rounded down). Spans outside the report's session have no values. Raises ValueError
+    if ``bins < 1``.
     """
     rows: list[Row] = []
     for lanes in busy.lanes(window, bins):

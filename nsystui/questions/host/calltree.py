@@ -192,17 +192,12 @@ COLUMNS = (
     Column("total", header="Total Samples", label="total", unit=Unit.COUNT),
     Column("total_percent", header="Total (%)", label="total %", unit=Unit.PERCENT, decimals=2, has_bar=True),
     Column("own", header="Self Samples", label="self", unit=Unit.COUNT, importance=1),
-    Column("own_percent", header="Self (%)", label="self %", unit=Unit.PERCENT, decimals=2, importance=2),
-    HOT,
-    CALL,
-    MODULE,
-    replace(KERNEL_MODE, importance=3),
+    Column("own_percent", header="Self (%)", label="self %", unit=Unit.PERCENT, decimals=2, importance=2), HOT, CALL,
+    MODULE, replace(KERNEL_MODE, importance=3),
     Column("level", header="Level", label="level", unit=Unit.NUMBER, importance=FILES_ONLY),
     Column("node", header="Node", label="node", unit=Unit.NUMBER, importance=FILES_ONLY),
-    Column("parent", header="Parent", label="parent", unit=Unit.NUMBER, importance=FILES_ONLY),
-    FULL_NAME,
-    PATH,
-)
+    Column("parent", header="Parent", label="parent", unit=Unit.NUMBER, importance=FILES_ONLY), FULL_NAME, PATH,
+)  # fmt: skip
 
 
 def call_tree_table(

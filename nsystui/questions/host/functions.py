@@ -210,12 +210,8 @@ COLUMNS = (
     Column("own_percent", header="Self (%)", label="self %", unit=Unit.PERCENT, decimals=2, has_bar=True),
     Column("total", header="Total Samples", label="total", unit=Unit.COUNT),
     Column("total_percent", header="Total (%)", label="total %", unit=Unit.PERCENT, decimals=2, importance=1),
-    Column("function", header="Function", label="function"),
-    MODULE,
-    KERNEL_MODE,
-    FULL_NAME,
-    PATH,
-)
+    Column("function", header="Function", label="function"), MODULE, KERNEL_MODE, FULL_NAME, PATH,
+)  # fmt: skip
 _PLACE = {"all": (), "rank": (RANK,), "role": (ROLE,), "thread": (RANK, THREAD, TID)}
 
 

@@ -448,7 +448,7 @@ def _answer(
 def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:
     read = (tables.host_samples, tables.sched_events, tables.os_calls, *((tables.nvtx_ranges,) if with_ranges else ()))
     busy_notes = job.busy(selection.with_name(None)).notes
-    return (*missing_notes(job.session, *read), *busy_notes, *lost_work_notes(job, selection))
+    return (*missing_notes(job.session, *read), *busy_notes, *lost_work_notes(job.session, selection))
 
 
 LEAST = 10_000

@@ -155,7 +155,7 @@ def budget_with_causes(job: OpenJob, selection: Selection, step_name: str | None
     parts = {"start-up": idle.startup, "long gaps": idle.long_gaps, "in graphs": idle.in_graphs, "tail": idle.tail}
     words_of_parts = [(part, cause_words(causes, total)) for part, causes in parts.items()]
     notes = [f"{part} by cause: {words}" for part, words in words_of_parts if words]
-    notes += [*job.busy(selection.with_name(None)).notes, *lost_work_notes(job, selection)]
+    notes += [*job.busy(selection.with_name(None)).notes, *lost_work_notes(job.session, selection)]
     return replace(budget_table(budgets), notes=tuple(notes))
 
 

@@ -296,24 +296,17 @@ def kernel_notes(session: Session) -> tuple[str, ...]:
 
 
 INSTANCE_COLUMNS = (
-    START,
-    DURATION,
+    START, DURATION,
     Column("launch_delay", header="Launch Delay (ns)", label="delay", unit=Unit.DURATION, importance=1),
-    RANK.with_importance(1),
-    DEVICE.with_importance(2),
-    STREAM.with_importance(2),
+    RANK.with_importance(1), DEVICE.with_importance(2), STREAM.with_importance(2),
     Column("grid", header="GridXYZ", label="grid", importance=3),
     Column("block", header="BlockXYZ", label="block", importance=3),
     Column("registers", header="Reg/Trd", label="regs", unit=Unit.NUMBER, importance=4),
     Column("shared_memory", header="Shared Memory (B)", label="smem", unit=Unit.BYTES, importance=4),
-    Column(
-        "occupancy", header="Theoretical Occupancy (%)", label="occupancy", unit=Unit.PERCENT, decimals=1, importance=4
-    ),
-    Column("correlation_id", header="CorrId", label="corr", unit=Unit.NUMBER, importance=5),
-    REPORT_ID,
-    PROCESS_ID,
-    ROW_ID,
-)
+    Column("occupancy", header="Theoretical Occupancy (%)", label="occupancy", unit=Unit.PERCENT, decimals=1,
+        importance=4), Column("correlation_id", header="CorrId", label="corr", unit=Unit.NUMBER, importance=5),
+    REPORT_ID, PROCESS_ID, ROW_ID,
+)  # fmt: skip
 
 
 def kernel_instances(

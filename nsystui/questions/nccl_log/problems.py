@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import astuple
 from typing import TYPE_CHECKING
 
-from nsystui.base.text import few
+from nsystui.base.text import counted, few
 from nsystui.questions.nccl_log.topology import Connected, Link, numbers_of, spans
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _network(communicator: Connected, summary: LogSummary) -> Iterator[Problem]:
         unused = f", though there is {few(sorted(nics))}" if nics else ""
         yield (
             "it runs over TCP",
-            f"{tcp:,} of {total:,} network connections use NET/Socket{unused}",
+            f"{counted(tcp, 'network connection', 'use', total)} NET/Socket{unused}",
             "look for NET/IB or plugin lines in the log, NCCL_IB_DISABLE, NCCL_NET, libibverbs in the container",
         )
     yield from _without_gdr(communicator, summary, links, total)
@@ -91,7 +91,7 @@ def _without_gdr(
         cause = f"; {few(sorted(reasons))}" if reasons else ""
         yield (
             "GPU Direct RDMA is off",
-            f"{without_gdr:,} of {total:,} network connections go through host memory{cause}",
+            f"{counted(without_gdr, 'network connection', 'go', total)} through host memory{cause}",
             "load nvidia-peermem or use DMA-BUF; GPU and NIC on one PCIe switch, or NCCL_NET_GDR_LEVEL",
         )
 

@@ -132,13 +132,10 @@ TREE_COLUMNS = (
     Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=3),
     Column("self", header="Self Time (ns)", label="self", unit=Unit.DURATION, compared="total", importance=3),
     Column("gpu_total", header="GPU Projected (ns)", label="GPU total", unit=Unit.DURATION, compared="total"),
-    Column(
-        "gpu_median", header="GPU Projected Med (ns)", label="GPU med", unit=Unit.DURATION, compared="avg", decimals=1
-    ).with_importance(2),
-    Column("gpu_ops", header="GPU Ops", label="ops", unit=Unit.COUNT, importance=2),
-    RANK.with_importance(1),
-    Column("thread", header="Tid", label="tid", unit=Unit.NUMBER, importance=3),
-)
+    Column("gpu_median", header="GPU Projected Med (ns)", label="GPU med", unit=Unit.DURATION, compared="avg",
+        decimals=1).with_importance(2), Column("gpu_ops", header="GPU Ops", label="ops", unit=Unit.COUNT, importance=2),
+    RANK.with_importance(1), Column("thread", header="Tid", label="tid", unit=Unit.NUMBER, importance=3),
+)  # fmt: skip
 
 
 def tree_columns(by: TreeGrouping) -> tuple[Column, ...]:
@@ -187,15 +184,9 @@ def _rows(tree: NvtxTree, depth: int | None, order: Order) -> Iterator[tuple[Any
 
 
 INSTANCE_COLUMNS = (
-    START,
-    DURATION,
-    Column("style", header="Style", label="style", importance=2),
-    RANK.with_importance(1),
-    PID.with_importance(2),
-    TID.with_importance(1),
-    REPORT_ID,
-    ROW_ID,
-)
+    START, DURATION, Column("style", header="Style", label="style", importance=2), RANK.with_importance(1),
+    PID.with_importance(2), TID.with_importance(1), REPORT_ID, ROW_ID,
+)  # fmt: skip
 
 
 def range_names(session: Session, limit: int) -> list[str]:
@@ -227,19 +218,12 @@ def range_instances(session: Session, selection: Selection, name: str, ranks: Se
 
 
 LAUNCHED_COLUMNS = (
-    START,
-    DURATION,
-    Column("kind", header="Kind", label="kind", importance=1),
-    NAME,
-    RANK.with_importance(3),
-    DEVICE.with_importance(2),
-    STREAM.with_importance(1),
+    START, DURATION, Column("kind", header="Kind", label="kind", importance=1), NAME, RANK.with_importance(3),
+    DEVICE.with_importance(2), STREAM.with_importance(1),
     Column("call", header="API Function", label="launched by", importance=2),
-    Column("correlation_id", header="CorrId", label="corr", unit=Unit.NUMBER, importance=4),
-    REPORT_ID,
-    PROCESS_ID,
+    Column("correlation_id", header="CorrId", label="corr", unit=Unit.NUMBER, importance=4), REPORT_ID, PROCESS_ID,
     ROW_ID,
-)
+)  # fmt: skip
 
 
 def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:

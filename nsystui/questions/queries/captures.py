@@ -14,6 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
+from nsystui.base.text import counted
 from nsystui.base.types import Flags, Ints
 from nsystui.exports import canonical
 from nsystui.questions.algebra.projection import are_outside, calls_inside
@@ -216,14 +217,15 @@ def capture_notes(session: Session) -> tuple[str, ...]:
         thread, _, count, _ = replays_of(session, reports[index], Selection())
         total += int(count.sum())
         counts = {reason: number + int(count[thread == reason].sum()) for reason, number in counts.items()}
-    words = f"of {total:,} operations of CUDA graphs"
+    lost, unclear = counts.values()
     whole = [report for report in reports.values() if report.count(tables.graph_launches)]
     notes = {
         f"for the ranges in which CUDA graphs were captured, {option_advice(whole, _NODES)}": len(whole),
-        f"{counts[UNRECORDED]:,} {words} have no recorded capture: {advice}": counts[UNRECORDED],
-        f"{counts[AMBIGUOUS]:,} {words} are not attributed: their capture is ambiguous": counts[AMBIGUOUS],
+        f"{counted(lost, _OPERATION, 'have', total)} no recorded capture: {advice}": lost,
+        f"{counted(unclear, _OPERATION, 'are', total)} not attributed: the capture is ambiguous": unclear,
     }
     return tuple(note for note, is_needed in notes.items() if is_needed)
 
 
+_OPERATION = "CUDA graph operation"
 _NODES = canonical.GRAPH_NODES.options

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Unit
-from nsystui.base.text import few, ranks_named, which_of
+from nsystui.base.text import counted, few, ranks_named, which_of
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
@@ -102,9 +102,9 @@ def left_out_note(reports: Sequence[Report]) -> str:
 
 
 _UNRECORDED = {
-    "kernels": "launch kernels, but their work on the GPU was not recorded: compute and NCCL are unknown",
-    "memory_ops": "copy or set memory, but their work on the GPU was not recorded: memory is unknown",
-    "graph_launches": "replay CUDA graphs, but their work on the GPU was not recorded: graph time is unknown",
+    "kernels": ("launch kernels", "compute and NCCL are unknown"),
+    "memory_ops": ("copy or set memory", "memory is unknown"),
+    "graph_launches": ("replay CUDA graphs", "graph time is unknown"),
 }
 
 
@@ -118,7 +118,8 @@ def unrecorded_notes(
         calls = {task: counts[table] for task, counts in work if ranks is None or task in rank_numbers}
         whose = f" of {ranks_named([rank_numbers[task] for task in calls if calls[task]])}" if ranks is not None else ""
         if any(calls.values()):
-            yield f"{sum(calls.values()):,} calls{whose} {_UNRECORDED[table]}, {LOWER_BOUNDS}"
+            number, (activity, unknown) = counted(sum(calls.values()), "call"), _UNRECORDED[table]
+            yield f"the GPU work of {number}{whose} to {activity} was not recorded: {unknown}, {LOWER_BOUNDS}"
 
 
 def clock_note(reports: Sequence[Report]) -> str:

@@ -26,25 +26,22 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 COLUMNS = (
-    Column("report", header="Report", label="report"),
-    Column("ranks", header="Ranks", label="ranks"),
+    Column("report", header="Report", label="report"), Column("ranks", header="Ranks", label="ranks"),
     Column("rank_source", header="Ranks From", label="ranks from", importance=2),
     Column("nsys", header="nsys", label="nsys", importance=1),
-    Column("schema", header="Schema", label="schema", importance=3),
-    HOST.with_importance(1),
+    Column("schema", header="Schema", label="schema", importance=3), HOST.with_importance(1),
     Column("gpus", header="GPUs", label="GPUs", importance=1),
     Column("driver", header="Driver", label="driver", importance=4),
     Column("cuda", header="CUDA", label="CUDA", importance=4),
     Column("command", header="Command", label="command", importance=5),
-    Column("started", header="Started (UTC)", label="started (UTC)", importance=3),
-    DURATION.with_importance(1),
+    Column("started", header="Started (UTC)", label="started (UTC)", importance=3), DURATION.with_importance(1),
     Column("first_event", header="First Event (ns)", label="first event", unit=Unit.TIME, importance=6),
     Column("last_event", header="Last Event (ns)", label="last event", unit=Unit.TIME, importance=6),
     Column("graph_trace", header="CUDA Graph Trace", label="graph trace", importance=6),
     Column("json", header="JSON Included", label="JSON", importance=7),
     Column("blobs", header="Blobs Included", label="blobs", importance=7),
     Column("path", header="Path", label="path", importance=8),
-)
+)  # fmt: skip
 
 
 def reports_table(session: Session, ranks: Sequence[RankedTask]) -> TableAnswer:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 COPYING = ("Memcpy", "Memset")
 GPU_TABLES = (BY_NAME["kernels"], BY_NAME["memory_ops"], BY_NAME["graph_launches"])
 """Tables of work that ran on a GPU."""
+MUCH_LOST = 1.0
+"""A capture is incomplete if it lacks this share of the launched kernels, or of the times of GPU work, %."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,14 @@ def rows_of_tasks(session: Session, table: CanonicalTable, reports: Iterable[Rep
         )
         row_counts.update({Task(report, process): int(rows) for report, process, rows in session.rows(query)})
     return row_counts
+
+
+def may_lack_work(session: Session, report: Report) -> bool:
+    """Return whether a process has `MUCH_LOST` fewer operations than launches; true without tallies."""
+    tally, rows, least = session.tally(report, BY_NAME["api_calls"]), Counter[Task](), 1 - MUCH_LOST / 100
+    for table in GPU_TABLES if tally else ():
+        rows.update(rows_of_tasks(session, table, [report]))
+    return tally is None or any(rows[Task(report.index, pid)] < least * calls for pid, calls in tally.launches.items())
 
 
 def _process_facts(session: Session) -> Mapping[int, Arrays]:
@@ -265,8 +275,7 @@ def ranks_of_themselves(session: Session, tasks: list[Task], sources: Collection
 def world_size(session: Session) -> int | None:
     """Return the job's number of ranks, if all reports that record it agree.
 
-    The size of an allocation counts only if something else shows several processes: a batch script of ``-n 8`` that
-    starts one program has ``SLURM_NTASKS=8``, too.
+    An allocation's size counts only if something else shows several processes: ``-n 8`` may start one program.
     """
     recorded_sizes, allocation_sizes = set(), set()
     for report in session.reports:
@@ -361,7 +370,7 @@ def _of_other_programs(session: Session, report: Report, tasks: set[Task]) -> se
 def silent_processes(session: Session, working: Collection[Task]) -> dict[Task, Counter[str]]:
     """Count the calls, by name, of processes that launched work without a record next to ``working`` processes.
 
-    The calls are read only if a process has a CUDA context, but no work, or if contexts are not recorded.
+    Reads calls only if a process has a CUDA context, but no work, or if contexts are not recorded.
     """
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
@@ -388,7 +397,7 @@ def silent_processes(session: Session, working: Collection[Task]) -> dict[Task, 
 def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[Task, dict[str, int]]:
     """Count by name the successful calls that launch, copy or set memory, of processes without any GPU work.
 
-    Reports that lost GPU work, or have work of unknown processes, are left out.
+    Leaves out reports that lost GPU work, or have work of unknown processes.
     """
     complete = [
         report

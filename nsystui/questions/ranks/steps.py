@@ -225,19 +225,14 @@ def phase_words(phases: Times) -> list[str | None]:
 
 
 STEP_COLUMNS = (
-    RANK,
-    STEP,
-    _PHASE,
-    START,
-    DURATION,
+    RANK, STEP, _PHASE, START, DURATION,
     Column("ratio", header="Of Median (%)", label="of median", unit=Unit.PERCENT, decimals=1, importance=1),
     Column("slow", header="Slow", label="slow", importance=1),
     Column("cpu_start", header="CPU Start (ns)", label="CPU start", unit=Unit.TIME, importance=3),
-    Column(
-        "cpu_duration", header="CPU Duration (ns)", label="on CPU", unit=Unit.DURATION, compared="duration"
-    ).with_importance(2),
+    Column("cpu_duration", header="CPU Duration (ns)", label="on CPU", unit=Unit.DURATION,
+        compared="duration").with_importance(2),
     Column("op_time", header="GPU Work (ns)", label="GPU work", unit=Unit.DURATION, compared="duration", importance=3),
-)
+)  # fmt: skip
 
 _SLOW = "slow"
 

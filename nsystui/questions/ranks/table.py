@@ -1,7 +1,7 @@
 """The table of ranks: a row for each with work, lateness, and odd figures.
 
 A rank is odd by the modified z-score of Iglewicz and Hoaglin (1993), 0.6745 · (x − median) / MAD with MAD the median
-absolute deviation: unlike mean and standard deviation, odd ranks hardly affect it. A value is odd above 3.5.
+absolute deviation, which odd ranks hardly affect. A value is odd above 3.5.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from nsystui.base.answer import HOST, PID, RANK, Column, Record, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection, Task
-from nsystui.base.text import few_numbers
+from nsystui.base.text import counted, few_numbers
 from nsystui.questions.collectives.alignment import Alignment
 from nsystui.questions.collectives.waiting import SYNCHRONOUS, Lateness
 from nsystui.questions.gpu.utilisation import BUSY_PARTS, SHARE_COLUMNS, BusyIntervals, shares, window_notes
@@ -70,25 +70,14 @@ def is_odd(score: float | None) -> bool:
 
 
 COLUMNS = (
-    RANK,
-    HOST.with_importance(4),
-    Column("part", header="Part", label="part", importance=3),
+    RANK, HOST.with_importance(4), Column("part", header="Part", label="part", importance=3),
     Column("gpu", header="GPU", label="gpu", importance=5),
-    Column(
-        "busy_percent",
-        header="Busy (%)",
-        label="busy %",
-        unit=Unit.PERCENT,
-        decimals=2,
-        importance=1,
-        has_bar=True,
-        stack=BUSY_PARTS,
-    ),
+    Column("busy_percent", header="Busy (%)", label="busy %", unit=Unit.PERCENT, decimals=2, importance=1,
+        has_bar=True, stack=BUSY_PARTS),
     Column("compute_percent", header="Compute (%)", label="compute %", unit=Unit.PERCENT, decimals=2, importance=3),
     Column("nccl_percent", header="NCCL (%)", label="NCCL %", unit=Unit.PERCENT, decimals=2, importance=3),
-    Column(
-        "exposed_nccl_percent", header="Exposed NCCL (%)", label="exposed %", unit=Unit.PERCENT, decimals=2
-    ).with_importance(1),
+    Column("exposed_nccl_percent", header="Exposed NCCL (%)", label="exposed %", unit=Unit.PERCENT,
+        decimals=2).with_importance(1),
     Column("memory_percent", header="Memory (%)", label="memory %", unit=Unit.PERCENT, decimals=2, importance=5),
     Column("idle_percent", header="Idle (%)", label="idle %", unit=Unit.PERCENT, decimals=2, importance=2),
     Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT, importance=4),
@@ -98,19 +87,17 @@ COLUMNS = (
     Column("collectives", header="Collectives", label="collectives", unit=Unit.COUNT, importance=3),
     Column("median_lateness", header="Median Lateness (ns)", label="late by", unit=Unit.DURATION, importance=4),
     Column("wait_caused", header="Wait Caused (ns)", label="wait caused", unit=Unit.DURATION, importance=1),
-    Column(
-        "wait_suffered", header="Wait Suffered (ns)", label="total wait", unit=Unit.DURATION, compared="wait_caused"
-    ).with_importance(3),
+    Column("wait_suffered", header="Wait Suffered (ns)", label="total wait", unit=Unit.DURATION,
+        compared="wait_caused").with_importance(3),
     Column("clock_error", header="Clock Error (ns)", label="clock ±", unit=Unit.DURATION, importance=5),
     Column("odd", header="Odd", label="stands out", importance=1),
     Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=6),
     Column("step_operations", header="GPU Operations per Step", label="ops/step", unit=Unit.COUNT, importance=6),
     Column("transfer", header="Transfer (ns)", label="transfer", unit=Unit.DURATION, importance=6),
     Column("local_rank", header="Local Rank", label="local rank", unit=Unit.NUMBER, importance=6),
-    Column("model", header="GPU Model", label="model", importance=7),
-    PID.with_importance(7),
+    Column("model", header="GPU Model", label="model", importance=7), PID.with_importance(7),
     Column("report", header="Report", label="report", importance=6),
-)
+)  # fmt: skip
 
 _JUDGED = (
     Measure("busy_percent", 2.0, word="busy"), Measure("compute_percent", 2.0, word="compute"),
@@ -212,7 +199,7 @@ def _notes(
         yield f"{parts}; ranks of different parts have different work"
     size = world_size(session)
     if size is not None and size > len(ranks) and facts.lateness:
-        yield f"{len(ranks)} of {size} ranks are open: the late rank is the last of these, not of all"
+        yield f"{counted(len(ranks), 'rank', 'are', size)} open: the late rank is the last of these, not of all"
     if not shares_clock(session.reports):
         yield "these reports are of different runs: no rank is marked as odd, collectives match within a report"
     elif len(listed) < FEWEST:

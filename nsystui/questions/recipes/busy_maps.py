@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, RANK
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.text import counted
 from nsystui.base.types import Floats
 from nsystui.base.units import numbered
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, covered_per_bin, intersect, merge
@@ -113,7 +114,7 @@ def _missing(lines: int, ranks: int, title: str, calls: int) -> tuple[str, ...]:
     """Return the note on ranks without such calls; another note covers a job without any calls."""
     if not lines:
         return (f"no selected rank with GPU work made any of the {calls:,} {title} calls",) if calls else ()
-    return (f"{ranks - lines} of {ranks} ranks have no {title} calls",) if lines < ranks else ()
+    return (f"{counted(ranks - lines, 'rank', 'have', ranks)} no {title} calls",) if lines < ranks else ()
 
 
 def _shares(part: Intervals, window: Window, bins: int) -> Floats:

@@ -1,8 +1,7 @@
 """Steps from NVTX ranges that repeat and launch most of a task's GPU work (docs/ranks.md#steps).
 
 Numbers in names are ignored: ``step 0``, ``step 1`` … have one name. A name on a thread is a candidate if at least
-three of its ranges follow one another. Layers and micro-batches repeat, too, so that ranges are steps only if the name
-has a number and a word such as ``step``, or if they launch nearly all work: see `_Candidate.is_sure`.
+three of its ranges follow one another. Layers repeat, too: see `_Candidate.is_sure`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -57,11 +56,16 @@ _WORDS = tuple(
     for word in (_PHASE, "ProfilerStep", "step", "iter", "batch", "epoch", "execute", "model_runner", "frame", "token")
 )
 _PART = re.compile(
-    r"(layer|block|expert|head|norm|mixer|thunk|fusion|micro[-_ ]?batch|(?<![a-z])(req|request|h|mb)|"
+    r"(layer|block|chunk|expert|head|norm|mixer|thunk|fusion|micro[-_ ]?batch|(?<![a-z])(req|request|h|mb)|"
     r"(request|req|op|unique|program)[-_ ]?id|(?<!step )(?<!iteration )(?<!batch )(?<![a-z_])id)(e?s)?[ ._:=#(\[-]*\*",
     re.IGNORECASE,
 )
 """Words that number parts of a step, or requests."""
+_AMOUNT = re.compile(
+    r"(?<![a-z])(bs|\w*(size|len|length|tokens)|seq\w*|rank|[tpdec]p|gpu|device|stream|worker)[ ._:=#(\[-]*[0-9*]+",
+    re.IGNORECASE,
+)
+"""Numbers of names that count no steps, even if they rise: ``bs=8``."""
 _NUMBER = re.compile("[0-9]+")
 _MAX_NUMBER = 2**32 - 1
 """Larger numbers are ids."""
@@ -106,12 +110,14 @@ class _Candidate:
     @cached_property
     def word(self) -> int:
         """The index of the first of `_WORDS` in the name."""
-        return next((index for index, word in enumerate(_WORDS) if word.search(self.name)), len(_WORDS))
+        name = _AMOUNT.sub("", self.name)
+        return next((index for index, word in enumerate(_WORDS) if word.search(name)), len(_WORDS))
 
     @cached_property
     def is_named(self) -> bool:
         """Whether the names contain a word for steps, and a number that differs."""
-        return self.word < len(_WORDS) and len(set(self.labels)) >= FEWEST and _FIELDS not in self.name
+        names = {_AMOUNT.sub("", label) for label in set(self.labels)}
+        return self.word < len(_WORDS) and len(names) >= FEWEST and _FIELDS not in self.name
 
     @property
     def share(self) -> float | None:
@@ -323,7 +329,8 @@ def _candidate(task: Task, name: str, starts: Times, ends: Times, names: Sequenc
     if name.endswith(_FIELDS):
         return _rounds(task, starts, ends, names)
     candidate = _Candidate(task, name, _numbers(names), starts, ends, names, np.ones(len(starts), bool))
-    return candidate if candidate.word < len(_WORDS) or candidate.is_ascending or "*" not in name else None
+    is_numbered = "*" in _AMOUNT.sub("", name)
+    return candidate if candidate.word < len(_WORDS) or candidate.is_ascending or not is_numbered else None
 
 
 def _matching(
@@ -378,8 +385,9 @@ def _follows(starts: Times, ends: Times) -> Flags:
 def _numbers(names: Sequence[str]) -> Times:
     """Return from each name the number that ascends from name to name (``epoch 1 step 7``: 7), else the first number.
 
-    If several ascend, those after a word of `_WORDS` count, then the slowest. All are 0 if a name has no number.
+    If several ascend, those after a word of `_WORDS` count, then the slowest. All are 0 if a name has only amounts.
     """
+    names = [*map(partial(_AMOUNT.sub, ""), names)]
     parts = {name: [whole_number(digits, _MAX_NUMBER) or 0 for digits in _NUMBER.findall(name)] for name in set(names)}
     width = min(map(len, parts.values()))
     columns = np.array([parts[name][:width] for name in names], np.int64).reshape(len(names), width)

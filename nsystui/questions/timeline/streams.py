@@ -35,24 +35,18 @@ from nsystui.store.session import Session
 _QUEUED = Column("queued", header="Queued Max", label="queued", unit=Unit.COUNT)
 _QUEUED_MEAN = Column("queued_mean", header="Queued Mean", label="mean queued", unit=Unit.NUMBER, decimals=1)
 COLUMNS = (
-    RANK,
-    DEVICE.with_importance(2),
-    STREAM,
-    Column("kind", header="Kind", label="kind"),
+    RANK, DEVICE.with_importance(2), STREAM, Column("kind", header="Kind", label="kind"),
     Column("count", header="Operations", label="ops", unit=Unit.COUNT, importance=2),
     Column("launched", header="Launch Known (%)", label="launched", unit=Unit.PERCENT, decimals=1, importance=4),
     Column("compute", header="Compute (ns)", label="compute", unit=Unit.DURATION),
     Column("communication", header="Communication (ns)", label="comm", unit=Unit.DURATION, importance=1),
-    Column("copies", header="Copies (ns)", label="copies", unit=Unit.DURATION, importance=1),
-    _QUEUED,
+    Column("copies", header="Copies (ns)", label="copies", unit=Unit.DURATION, importance=1), _QUEUED,
     _QUEUED_MEAN.with_importance(3),
     Column("at_limit", header="Time at Limit (ns)", label="at limit", unit=Unit.DURATION, importance=3),
     Column("delay", header="Med Launch Delay (ns)", label="delay", unit=Unit.DURATION, decimals=0, importance=1),
-    Column(
-        "delay_p90", header="p90 Launch Delay (ns)", label="p90 delay", unit=Unit.DURATION, decimals=0, importance=3
-    ),
-    Column("purpose", header="NVTX Range of All", label="NVTX range", importance=1),
-)
+    Column("delay_p90", header="p90 Launch Delay (ns)", label="p90 delay", unit=Unit.DURATION, decimals=0,
+        importance=3), Column("purpose", header="NVTX Range of All", label="NVTX range", importance=1),
+)  # fmt: skip
 """``kind``: the kind with 95 % of the time of the stream's operations, else ``mixed``."""
 
 QUEUE_LIMIT = 1024

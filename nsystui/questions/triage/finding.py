@@ -98,7 +98,7 @@ class Finding:
     ``cost``: the mean over the job's GPUs, ns; ``percent``: the cost in % of the run time. Both are ``None`` if no time
     can be attributed. Costs of findings may include the same time. ``measured``: the method. ``window``: job time.
     ``ranks``: the ranks concerned, empty for all. ``under``: the id of the finding that causes most of the cost, if
-    any. ``gist``: a few words for the summary. ``line``: the cause in a line of a table. ``times``: when the cost
+    any. ``gist``: words for the summary. ``line``: the cause in a line of a table. ``times``: when the cost
     occurs, by process and device, if known. ``losses``: what each GPU loses, ns, if known; or only each GPU that waits.
     """
 

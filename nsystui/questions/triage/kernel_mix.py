@@ -20,11 +20,8 @@ from nsystui.store import tables
 
 COLUMNS = (
     Column("time", header="Total Time (ns)", label="total", unit=Unit.DURATION),
-    Column("launches", header="Instances", label="count", unit=Unit.COUNT),
-    FAMILY,
-    PRECISION,
-    NAME,
-)
+    Column("launches", header="Instances", label="count", unit=Unit.COUNT), FAMILY, PRECISION, NAME,
+)  # fmt: skip
 """The columns of a table of `NameWork`."""
 PYTORCH, JAX, DALI = "PyTorch", "JAX", "DALI"
 _FRAMEWORKS = {

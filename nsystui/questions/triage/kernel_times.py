@@ -4,8 +4,7 @@ Kernels are the same if full name, grid and block are. The usual duration of a k
 means over parts of the run: one stall of many launches does not change it, and a single pass of sums is enough.
 
 `spreads` returns median and MAD (median distance from the median) of all launches on all GPUs, which outliers do not
-affect, unlike mean and standard deviation. Both are exact and take four passes, so `tails` first selects the kernels in
-one pass.
+affect. Both are exact and take four passes, so `tails` first selects the kernels in one pass.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ BY_COMPUTE = ("compute",)
 class FindingKind:
     """The properties that all findings of an ``id`` share.
 
-    ``gist``: a few words for the summary, if a finding has no gist. ``symptom_of``: ids of possible causes: a cause
-    shares at least half of the finding's time or, if only costs are known, has at least half of its cost.
+    ``gist``: the default of `Finding.gist`. ``symptom_of``: ids of possible causes: a cause shares
+    half of the finding's time or, if only costs are known, has half of its cost.
     ``is_paid_once``: whether the cost does not grow with the run. ``parts``: the parts of an iteration's budget
     (`blocking.parts`) in which the finding can block the GPU; the gain of ``compute`` is inferred.
     """
@@ -55,9 +55,13 @@ class Rule:
 
     @property
     def costs_exposed(self) -> bool:
-        """Whether it judges time without kernels; rules on NCCL calls judge waits of ranks."""
-        has_costs = any(kind.parts for kind in self.finds.values())
-        return has_costs and self.reads >= WORK and "nccl_calls" not in self.reads
+        """Whether it judges time without kernels."""
+        return self.reads >= WORK and any(kind.parts for kind in self.finds.values())
+
+    @property
+    def compares_ranks(self) -> bool:
+        """Whether it judges waits of ranks: each compared rank must have its kernels."""
+        return self.costs_exposed and "nccl_calls" in self.reads
 
     def __call__(self, case: Case) -> Sequence[Finding | NotChecked]:
         return self.judge(case)

@@ -10,7 +10,7 @@ from nsystui.base.answer import END, FILES_ONLY, START, Column, Row, TableAnswer
 from nsystui.base.kernel_families import OTHER
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task
-from nsystui.base.text import counted, few_numbers
+from nsystui.base.text import counted, few_numbers, ranks_named
 from nsystui.base.types import grouped
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
@@ -30,11 +30,10 @@ from nsystui.questions.host.time_budget import (
     in_sum,
 )
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.triage.case import Case, Place
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
-from nsystui.questions.triage.rule import BY_COMMUNICATION, BY_COMPUTE, BY_CPU, IDLE, Rule
+from nsystui.questions.triage.rule import BY_COMMUNICATION, BY_COMPUTE, BY_COPIES, BY_CPU, IDLE, WORK, Rule
 from nsystui.questions.triage.rules import kind_of, rules
 from nsystui.questions.triage.rules.capture import PARTIAL
 from nsystui.questions.triage.thresholds import Thresholds
@@ -69,7 +68,6 @@ _MIN_SHARE = 1.0
 _Result = Finding | NotChecked
 
 _DAMAGED, _LEFT_OUT = "damaged", "left-out"
-_OF_GPU = frozenset(table.name for table in GPU_TABLES)
 _MIN_BUSY = 1.0
 """The minimum busy time of a healthy job's GPUs, %."""
 COSTS = "Each cost is time of one GPU, the mean over all. Costs may overlap: do not add them."
@@ -113,15 +111,16 @@ class Triage:
     @property
     def losses(self) -> str:
         """The busy share and the largest losses, in sentences."""
-        if self.damaged & _OF_GPU:
-            return f"The use of the GPUs is not judged, which needs {_words(sorted(self.damaged & _OF_GPU))}."
+        if self.damaged & WORK:
+            return f"The use of the GPUs is not judged, which needs {_words(sorted(self.damaged & WORK))}."
         if self.busy is None:
             return "No times of GPU work were recorded." if self._is_partial else "No GPU work was recorded."
-        losses, total = list[str](), 0.0
-        for percent, words in sorted([*self._named(), *self._paid_once()], key=lambda loss: -loss[0]):
+        losses, total, parts = list[str](), 0.0, set[str]()
+        for percent, words, of_loss in sorted([*self._named(), *self._paid_once()], key=lambda loss: -loss[0]):
             if total + percent <= 100.05:  # larger losses may contain this loss
-                losses.append(words)
-                total += percent
+                losses.append(words if parts.isdisjoint(of_loss) else f"{words[:-1]}, may be the same time)")
+                total += percent * parts.isdisjoint(of_loss)
+                parts |= {*of_loss}
         hidden = [item.gist for item in self.findings if item.id == "communication" and (item.percent or 0) < _LITTLE]
         whose = ("GPUs are", "The GPU is")[self.gpus == 1]
         outside = f" outside of {_GRAPHS}" * self._is_in_graphs
@@ -134,30 +133,31 @@ class Triage:
         bound = "at least " * is_bound
         return " ".join(filter(None, [f"{whose} busy {bound}{busy} % of the time.", lost, *hidden]))
 
-    def _named(self) -> Iterator[tuple[float, str]]:
-        """Yield share (%) and words of the two largest findings and of larger, unexplained parts of the time."""
+    def _named(self) -> Iterator[tuple[float, str, tuple[str, ...]]]:
+        """Yield share (%), words and `PARTS` of the two largest findings and of larger, unexplained parts of time."""
         top = [item for item in self.findings if not item.under and item.percent and item.severity is not Severity.INFO]
-        shares = [(finding.percent or 0.0, finding.gist or kind_of(finding.id).gist or finding.id) for finding in top]
+        kinds = [(finding, kind_of(finding.id)) for finding in top]
+        shares = [(item.percent or 0.0, item.gist or kind.gist or item.id, kind.parts) for item, kind in kinds]
         largest = sorted(shares, key=lambda share: -share[0])[:2]
         mostly = [cause.name for cause in self.causes.in_graphs if 2 * cause.time > self.budget.in_graphs]
         why = "".join(f", {name}" for name in mostly if name != UNEXPLAINED)
-        min_share = max(_MIN_ONCE, max(shares, default=(0.0, ""))[0] + 1)
+        min_share = max(_MIN_ONCE, max((share for share, *_ in shares), default=0.0) + 1)
         parts = (
-            ("exposed NCCL", self.budget.exposed_nccl),
-            ("memory operations", self.budget.memory),
-            ("gaps", self.budget.long_gaps),
-            (f"gaps in CUDA graphs{why}", self.budget.in_graphs),
+            ("exposed NCCL", self.budget.exposed_nccl, BY_COMMUNICATION),
+            ("memory operations", self.budget.memory, BY_COPIES),
+            ("gaps", self.budget.long_gaps, BY_CPU),
+            (f"gaps in CUDA graphs{why}", self.budget.in_graphs, ()),
         )
-        for words, time in () if self._is_partial else parts:
+        for words, time, names in () if self._is_partial else parts:
             share = 100 * time / max(self.budget.time, 1)
-            largest += [(share, words)] * (share >= min_share)
-        yield from ((share, f"{words} ({share:.1f} %)") for share, words in largest)
+            largest += [(share, words, names)] * (share >= min_share)
+        yield from ((share, f"{words} ({share:.1f} %)", names) for share, words, names in largest)
 
     @property
     def blockers(self) -> dict[str, tuple[float, str]]:
         """The largest possible share (%) of compute, then of its blockers, and the range in words.
 
-        Empty if an export is damaged, GPUs hardly work, or GPU work is missing or on another clock.
+        Empty if data are damaged or missing, GPUs hardly work, or their clock is wrong.
         """
         total = 0 if self.damaged else sum(self.parts.values())
         if not total or self._hardly_works or self._is_partial:
@@ -188,7 +188,7 @@ class Triage:
         when = "In a step" if self.has_steps else "Between first and last operation"
         yield f"{when}, {whose} {computed} % of the time{blocked}."
 
-    def _paid_once(self) -> Iterator[tuple[float, str]]:
+    def _paid_once(self) -> Iterator[tuple[float, str, tuple[str, ...]]]:
         """Yield share (%) and words of a large start-up or tail: ``start-up (98.0 %, mostly cudaMallocHost)``."""
         parts = (("start-up", self.budget.startup, self.causes.startup), ("tail", self.budget.tail, self.causes.tail))
         for name, time, causes in () if self._is_partial else parts:
@@ -196,7 +196,7 @@ class Triage:
                 largest = max(causes, key=lambda cause: cause.time, default=SummedCause("", 0))
                 why = f", mostly {largest.name}" if 2 * largest.time > time else ""
                 share = 100 * time / self.budget.time
-                yield share, f"{name} ({share:.1f} %{why})"
+                yield share, f"{name} ({share:.1f} %{why})", ()
 
     @property
     def headline(self) -> str:
@@ -262,7 +262,7 @@ class Triage:
         is_unknown = self.broken or self._hardly_works or self.budget.unknown
         if is_unknown or any(finding.severity is not Severity.INFO for finding in self.findings):
             return ""
-        unjudged = [words.partition(" (")[0] for _, words in self._paid_once()] + [_GRAPHS] * self._is_in_graphs
+        unjudged = [words.partition(" (")[0] for _, words, _ in self._paid_once()] + [_GRAPHS] * self._is_in_graphs
         return f"No issues found outside of {' and '.join(unjudged)}" if unjudged else "No issues found"
 
     @property
@@ -271,7 +271,7 @@ class Triage:
 
     @property
     def _hardly_works(self) -> bool:
-        is_known = not self.damaged & _OF_GPU and not self._is_partial
+        is_known = not self.damaged & WORK and not self._is_partial
         return is_known and self.busy is not None and self.busy < _MIN_BUSY
 
     @property
@@ -293,9 +293,8 @@ def triage(
 ) -> Triage:
     """Run every rule over the selected part of a job. Raises UsageError if ``step_name`` is not a regular expression.
 
-    A rule is not checked if it fails, or needs a damaged table or unknown idle time.
-    ``advanced`` is called before each rule, and before the time budget, with the number of finished rules, the number
-    of all rules, and the name of the next step; its exceptions end the triage.
+    A rule is not checked if it fails or needs unknown data. ``advanced`` is called before each rule, and before the
+    time budget, with the numbers of finished and of all rules, and the next name; its exceptions end the triage.
     """
     case = Case(job, selection or Selection(), thresholds or Thresholds(), step_name)
     if step_name is not None:
@@ -486,20 +485,31 @@ def _makes_idle_unknown(finding: Finding) -> bool:
     return finding.id in PARTIAL and finding.severity is Severity.ERROR
 
 
-def _checked(rule: Rule, case: Case, findings: Sequence[Finding]) -> Sequence[_Result]:
+def _lacking(case: Case) -> set[int]:
+    """Return the ranks that lack work, or share a GPU with a process that does."""
+    lacking = case.once("lacking", lambda: {task for task, _ in lost_work(case.job.session)})
+    return {item.rank for item in case.job.ranks if item.task in lacking}
+
+
+def _unknown(rule: Rule, case: Case, findings: Sequence[Finding]) -> str:
+    """Return why a rule cannot judge the recorded work, if it cannot."""
     damaged = rule.reads.intersection(table for report in case.reports for table in report.damaged)
     if damaged:
-        return [NotChecked(", ".join(rule.finds), f"needs {_words(sorted(damaged))}: the export is damaged there")]
+        return f"needs {_words(sorted(damaged))}: the export is damaged there"
     doubts = [finding for finding in findings if _makes_idle_unknown(finding)]
+    doubted = _lacking(case).union(*(finding.ranks for finding in doubts))
+    if rule.compares_ranks:
+        return f"compares ranks, and work or its true times are unknown on {ranks_named(doubted)}" * bool(doubted)
     needs_idle = rule.reads >= IDLE
     doubts = [doubt for doubt in doubts if needs_idle or (rule.costs_exposed and doubt.id == PARTIAL[0])]
-    if doubts:
-        lacking = {task for task, _ in lost_work(case.job.session)}  # also processes that share a GPU
-        others = {item.rank for item in case.ranks if item.task not in lacking}
-        others = others.difference(*(finding.ranks for finding in doubts))
-        choose = f"; --ranks {few_numbers(sorted(others))} judges the others" if others else ""
-        what = ("exposed", "idle")[needs_idle]
-        why = f"needs {what} time, which is unknown: {' and '.join(finding.id for finding in doubts)}{choose}"
+    others = sorted({item.rank for item in case.ranks} - doubted)
+    choose = f"; --ranks {few_numbers(others)} judges the others" if others else ""
+    names, what = " and ".join(finding.id for finding in doubts), ("exposed", "idle")[needs_idle]
+    return f"needs {what} time, which is unknown: {names}{choose}" * bool(doubts)
+
+
+def _checked(rule: Rule, case: Case, findings: Sequence[Finding]) -> Sequence[_Result]:
+    if why := _unknown(rule, case, findings):
         return [NotChecked(", ".join(rule.finds), why)]
     try:
         return rule(case)

@@ -17,6 +17,7 @@ from nsystui.base.text import fit, safe_text
 from nsystui.base.types import Floats, grouped
 from nsystui.base.units import MISSING, format_value, numbered
 from nsystui.questions.algebra.intervals import covered_per_bin, union
+from nsystui.questions.catalogue.ranks import with_lost_work
 from nsystui.questions.counters.network import (
     RECEIVED,
     SENT,
@@ -201,7 +202,7 @@ def gpu_picture(job: OpenJob, selection: Selection, request: GpuPictureRequest) 
     heights = _heights(gpus, lines)
     halves = request.halves and not shown_sources and not hosts and len(gpus) > lines
     lanes, owners = _arranged(gpus, occurring, heights, halves)
-    answer = utilisation_table(busy, window)
+    answer = with_lost_work(job, selection, utilisation_table(busy, window))
     notes = answer.notes if lanes else (*answer.notes, *missing_notes(job.session, tables.gpu_metrics))
     return GpuPicture(
         base=base, window=window, gpus=gpus, parts=occurring, lanes=lanes, owners=owners, halves=halves, steps=steps,

@@ -73,7 +73,7 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
             sum(getattr(account, key) for account in partial.values()) for key in ("lost_launches", "kernels")
         )
         missing = losses(partial.values())
-        missing += [f"{without:,} of {kernels:,} kernels have no launch"] if without else []
+        missing += [f"{counted(without, 'kernel', 'have', kernels)} no launch"] if without else []
         for table in dict.fromkeys(table for _, table in untimed):
             pairs = (pair for (_, other), pair in untimed.items() if other == table)
             left_out, rows = map(sum, zip(*pairs, strict=True))
@@ -232,9 +232,9 @@ def _missing(case: Case) -> Iterator[Finding]:
         yield Finding("no-message-sizes", Severity.INFO, text, advice, Door("nccl"))
     size = world_size(session)
     if size and case.scope.tasks is None and size > len(case.ranks):
-        text = f"Only {len(case.ranks)} of {size} ranks are open. Late ranks are known among these ranks only."
-        if len(case.ranks) == 1:
-            text = f"Only 1 of {size} ranks is open. One rank alone does not show which rank arrives late."
+        text = f"Only {counted(len(case.ranks), 'rank', 'are', size)} open. "
+        of_one = "One rank alone does not show which rank arrives late."
+        text += of_one if len(case.ranks) == 1 else "Late ranks are known among these ranks only."
         advice = Advice(
             "Open the exports of all ranks, if they were recorded.", "The slowest rank may be missing here."
         )

@@ -44,18 +44,15 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = (
-    RANK,
-    HOST.with_importance(2),
-    Column("late", header="Late", label="late", unit=Unit.COUNT),
+    RANK, HOST.with_importance(2), Column("late", header="Late", label="late", unit=Unit.COUNT),
     Column("collectives", header="Collectives", label="of", unit=Unit.COUNT, importance=1),
     Column("caused", header="Exposed Wait Caused (ns)", label="exposed wait caused", unit=Unit.DURATION),
     Column("suffered", header="Exposed Wait (ns)", label="exposed wait", unit=Unit.DURATION, compared="caused"),
-    Column(
-        "wait_caused", header="Wait Caused (ns)", label="wait caused", unit=Unit.DURATION, compared="caused"
-    ).with_importance(1),
+    Column("wait_caused", header="Wait Caused (ns)", label="wait caused", unit=Unit.DURATION,
+        compared="caused").with_importance(1),
     Column("kernels", header="Compute Kernels", label="compute kernels", unit=Unit.COUNT, importance=1),
     Column("compute", header="Compute Time (ns)", label="compute", unit=Unit.DURATION, importance=1),
-)
+)  # fmt: skip
 _DOOR = Door("collectives", sort="late_by_ns")
 _METHOD = (
     "Exposed NCCL time of the other GPUs in the collectives at which a rank arrives last, minus this rank's own "
@@ -215,7 +212,8 @@ def _judged(
 
 def _among(case: Case) -> str:
     size = world_size(case.job.session)
-    return f" ({len(case.job.ranks)} of {size} ranks are open)" if size and size > len(case.job.ranks) else ""
+    ranks = len(case.job.ranks)
+    return f" ({counted(ranks, 'rank', 'are', size)} open)" if size and size > ranks else ""
 
 
 def _straggler(

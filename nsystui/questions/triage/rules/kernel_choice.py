@@ -152,15 +152,11 @@ _KERNEL_BYTES = 900
 _STREAM = ("report", "process", "device", "context", "stream")
 _CHAIN = ("report", "process", "row", "device", "stream", "start", "duration", "kernels", "idle", "saved")
 _COLUMNS = (
-    RANK,
-    DEVICE.with_importance(1),
-    STREAM.with_importance(1),
-    START,
-    DURATION,
+    RANK, DEVICE.with_importance(1), STREAM.with_importance(1), START, DURATION,
     Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT),
     Column("idle", header="Idle (ns)", label="idle", unit=Unit.DURATION, importance=1),
     Column("saved", header="Saved at Most (ns)", label="saved at most", unit=Unit.DURATION),
-)
+)  # fmt: skip
 
 
 @rule(

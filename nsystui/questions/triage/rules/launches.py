@@ -28,12 +28,9 @@ from nsystui.store import tables
 
 _CHUNKS = 30
 _LOW_UTILISATION_COLUMNS = (
-    RANK,
-    DEVICE.with_importance(1),
-    START,
-    DURATION,
+    RANK, DEVICE.with_importance(1), START, DURATION,
     Column("idle", header="Idle in Short Gaps (ns)", label="short gaps", unit=Unit.DURATION),
-)
+)  # fmt: skip
 
 
 _PACE = Advice(
@@ -249,18 +246,14 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
 _FEWEST = 100
 """The minimum number of kernels in a stretch."""
 _LAUNCH_BOUND_COLUMNS = (
-    RANK,
-    DEVICE.with_importance(1),
-    START,
-    DURATION,
+    RANK, DEVICE.with_importance(1), START, DURATION,
     Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT),
     Column("median", header="Kernel Med (ns)", label="kernel med", unit=Unit.DURATION, decimals=0),
     Column("busy", header="Busy (ns)", label="busy", unit=Unit.DURATION, importance=1),
     Column("waited", header="GPU Waited (ns)", label="GPU waited", unit=Unit.DURATION, compared="busy"),
-    Column(
-        "late", header="Waiting for Launches (ns)", label="for launches", unit=Unit.DURATION, compared="busy"
-    ).with_importance(1),
-)
+    Column("late", header="Waiting for Launches (ns)", label="for launches", unit=Unit.DURATION,
+        compared="busy").with_importance(1),
+)  # fmt: skip
 
 
 class _Stretch(NamedTuple):

@@ -85,7 +85,7 @@ _MpiWaitsRow = tuple[int, str | None, int, int, int, str | None, int | None]
 def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find blocking MPI calls in which a GPU has nothing to do: |U(blocking calls) \ U(GPU work)| of a rank.
 
-    Without GPU work in the job, the cost is all time in these calls: the mean over the ranks. See
+    Without GPU work, the cost is all time in these calls: the mean over the ranks. See
     docs/triage.md#collectives-and-communication.
     """
     if not has_mpi(case.job.session):
@@ -309,14 +309,11 @@ def _over_parts(average: Callable[[Floats], object], values: Floats, part: Array
 
 
 _SLOW_PLACES_COLUMNS = (
-    RANK,
-    HOST,
-    Column("place", header="Place", label="place"),
-    DEVICE.with_importance(2),
+    RANK, HOST, Column("place", header="Place", label="place"), DEVICE.with_importance(2),
     Column("longer", header="Longer than the Median GPU (%)", label="longer", unit=Unit.PERCENT, decimals=1),
     Column("compute", header="Compute Time (ns)", label="compute", unit=Unit.DURATION, importance=1),
     Column("lost", header="Lost (ns)", label="lost", unit=Unit.DURATION),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -339,8 +336,8 @@ class _Gpu:
 def slow_places(case: Case) -> Sequence[Finding | NotChecked]:
     """Find hosts, or NUMA nodes or PCI addresses of hosts, on whose GPUs the same kernels take longer.
 
-    A kernel's usual time on each GPU (see `kernel_times`) is compared with its
-    median over the GPUs of its model part, weighted by time, for kernels that most of these GPUs run.
+    A kernel's usual time (see `kernel_times`) is compared with its median over the GPUs of its model part, weighted by
+    time, for kernels that most of these run.
     """
     gpus = _gpus(case) if shares_clock(case.reports) else []
     hosts = {gpu.host for gpu in gpus}
@@ -396,7 +393,7 @@ def _gpus(case: Case) -> list[_Gpu]:
     part_of = case.job.model_parts(case.step_name).of_task
     groups: dict[tuple[str | None, Kernel], list[KernelLaunches]] = {}
     for launches in kernel_launches(case):
-        if launches.count >= FEWEST:
+        if launches.count >= FEWEST and launches.task not in case.once("lost kernels", set[Task]):
             groups.setdefault((part_of.get(launches.task), launches.kernel), []).append(launches)
     sizes = Counter(part_of.get(device.device.task.task) for device in case.devices)
     shared = {key: group for key, group in groups.items() if 2 * len(group) > sizes[key[0]]}
