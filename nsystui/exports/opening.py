@@ -241,7 +241,7 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
         return ExportError(
             name,
             "a recording that is not yet a report, and not an export",
-            f"make the report: {importing}, export it: {command}, or let nsystui do both with --convert",
+            f"make the report: {importing}, then export it: {command}",
         )
     if path.suffix in REPORT_ENDINGS or head.startswith(b"QUADD"):
         output = path.with_suffix(".sqlite").name

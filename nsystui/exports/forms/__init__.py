@@ -10,9 +10,9 @@ from pathlib import Path
 from nsystui.exports.forms.columns import PARQUET
 from nsystui.exports.forms.form import EXPORT_ENDINGS, Form
 from nsystui.exports.forms.kineto import KINETO
-from nsystui.exports.forms.reports import RECORDING, REPORT
+from nsystui.exports.forms.reports import REPORT
 
-FORMS = (REPORT, RECORDING, KINETO, PARQUET)
+FORMS = (REPORT, KINETO, PARQUET)
 
 
 def form_of(path: Path) -> Form | None:
