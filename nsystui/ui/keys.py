@@ -46,7 +46,7 @@ VERBS = {
         *("callers", "metrics", "behind"),
     ),
     "View": (
-        *("pick", "choose", "sort", "zoom", "whole", "fold", "drawing", "open_rank", "expand", "path"),
+        *("pick", "choose", "sort", "zoom", "whole", "fold", "open_rank", "expand", "path"),
         *("collapse", "useful", "clock", "anchor", "kinds", "swap", "check"),
     ),
     "Select": (
@@ -127,10 +127,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("enter", "⏎", "", "calls", "the single kernels or calls of this row; then the event"),
         ("M", "M", "metrics('collective')", "", "GPU metrics; the mean of each over these collectives"),
     ),
-    "nccl sizes": (
-        ("enter", "⏎", "", "kernels", "the single kernels of this size; then the event"),
-        ("d", "d", "drawing", "drawing", "bandwidth by size, durations by size or of this row, or calls and bytes"),
-    ),
+    "nccl sizes": (("enter", "⏎", "", "kernels", "the single kernels of this size; then the event"),),
     "nccl log": (
         ("enter", "⏎", "", "open", "the calls of this op or size; the ranks of a communicator or GPU"),
         ("tab", "tab", "choose('by', 1)", "", ""),
