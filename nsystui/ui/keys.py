@@ -147,7 +147,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("right_square_bracket", "]", "pan(1)", "", ""),
         ("m", "m", "mark", "mark", "mark where a span begins, then where it ends; again to take the mark away"),
         ("enter", "⏎", "", "select", "select the marked span (or the cursor's column) for every screen"),
-        ("M", "M", "pick('Metrics')", "metrics", "which GPU metrics have lanes, the network, or queued launches"),
+        ("M", "M", "pick('Metrics')", "metrics", "which GPU metrics have lanes, or the network"),
         ("o", "o", "only_rank", "only this", "select the rank of this lane for every screen"),
         ("t", "t", "take_window", "", "the same as ⏎, as in tables: select this time"),
         ("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view"),
