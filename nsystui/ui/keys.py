@@ -53,7 +53,7 @@ VERBS = {
         *("filter", "search", "take_window", "window", "ranks", "devices", "only_rank", "mark"),
         *("leave_startup_out", "selection", "clear"),
     ),
-    "Export": ("export", "copy_row", "copy_table", "ncu", "trace", "compare", "compare_groups"),
+    "Export": ("export", "copy_row", "ncu", "trace", "compare", "compare_groups"),
     "Program": (),
 }
 """Headings of the help, with their actions, or keys without an action; all other keys are under ``Program``."""
@@ -268,7 +268,6 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("U", "U", "clear", "", "clear the selection: all ranks, devices, names and times"),
         ("e", "e", "export", "export", "write what is shown to a file: .csv .json .md .parquet .txt, drawings as .svg"),
         ("y", "y", "copy_row", "", "copy the row to the terminal's clipboard (OSC 52)"),
-        ("Y", "Y", "copy_table", "", "copy the whole table"),
         ("escape", "esc", "back", "back", "undo the last step: a jump or a selection; stops loading"),
         ("R", "R", "resume", "", "resume loading"),
         ("1", "1", "mode('overview')", "", "Overview; each of these keys again: the tab's first view"),
@@ -296,7 +295,7 @@ TYPED_AHEAD = 512
 
 MOVES = frozenset("hjklgG") | {"up", "down", "left", "right", "pageup", "pagedown", "home", "end"}
 """Keys that move the cursor."""
-ON_ROWS = MOVES | frozenset("tcwueEmnNosxXyY") | {"enter", "space"}
+ON_ROWS = MOVES | frozenset("tcwueEmnNosxXy") | {"enter", "space"}
 """Keys that act on rows or the cursor, and wait for an answer."""
 
 _TAB_KEYS = "123456789L"

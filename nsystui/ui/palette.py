@@ -31,7 +31,7 @@ MAX_NAMES = 2_000
 
 SYNONYMS = {
     "help": "keys shortcuts", "theme": "colours colors dark light page background",
-    "export": "save write file csv svg", "copy_row": "copy row clipboard", "copy_table": "copy table clipboard",
+    "export": "save write file csv svg", "copy_row": "copy row clipboard",
     "quit": "exit close", "back": "undo", "filter": "filter find search names", "search": "find",
     "match": "next match", "window": "time range select", "take_window": "select time", "ranks": "select ranks",
     "devices": "select devices gpus", "sort": "order", "compare": "compare two ranks diff",

@@ -71,7 +71,7 @@ async def test_an_answer_for_a_screen_that_was_closed_meanwhile_is_dropped(job, 
 FIRST = {
     "help: the keys": ["help", "shortcuts"], "theme: a light page": ["colours", "light"],
     "theme: a dark page": ["dark"], "export: write": ["save", "csv", "svg"], "copy the row": ["copy row", "clipboard"],
-    "copy the whole table": ["copy table"], "capture log: ": ["warnings", "diagnostics", "lost events"],
+    "capture log: ": ["warnings", "diagnostics", "lost events"],
     "quit": ["quit", "exit"], "back: ": ["back", "undo"], "filter by name": ["filter", "search", "find"],
     "type a time": ["time range"], "this time: ": ["select time"], "select devices": ["select devices", "gpus"],
     "sort by": ["sort", "order"], "compare two ranks": ["compare", "two ranks"],

@@ -286,10 +286,6 @@ class NvtxScreen(OutlineScreen[Node]):
 
         self.prompt.ask("the opened rows or the whole tree?", "rows", one_of("rows", "tree"), export, replaced=True)
 
-    def action_copy_table(self) -> None:
-        self._exported = "rows"
-        super().action_copy_table()
-
     def label_of(self, node: Node) -> str:
         """Return the name of a node, without its number of ranges."""
         return node.label
