@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from nsystui.base.answer import END, RANK, START, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import TableAnswer, Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import fit, safe_text
 from nsystui.base.types import Floats, grouped
@@ -34,7 +34,6 @@ from nsystui.questions.gpu.utilisation import BusyIntervals, utilisation_table
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.tasks import RankedTask
-from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 from nsystui.ui.pictures.zoom import inside
@@ -469,41 +468,6 @@ def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: _Columns) -
             values.append((f"■ {label} {_percent(share)}{exposed}", category))
     values.append((f"idle {_percent(1.0 - busy)}", "idle"))
     return values
-
-
-LANE_COLUMNS = (
-    RANK, Column("device", header="Device", label="device", unit=Unit.DEVICE),
-    Column("lane", header="Lane", label="lane"), START, END,
-    Column("percent", header="Share (%)", label="%", unit=Unit.PERCENT, decimals=3),
-    Column("value", header="Value", label="value", unit=Unit.COUNT, decimals=3),
-    Column("unit", header="Unit", label="unit"),
-)  # fmt: skip
-
-
-def lanes_table(picture: GpuPicture) -> TableAnswer:
-    """Return the lanes as shown: a row per column, part or metric, and GPU.
-
-    A device has the parts of its stack and ``idle``, together 100 %. Metrics in other units have a value instead of a
-    percentage; both are empty if nothing was recorded.
-    """
-    rows: list[Row] = []
-    for gpu in picture.gpus:
-        device_cells = (None, None) if gpu.device is None else (gpu.device.task.rank, gpu.device.device)
-        lanes: list[tuple[str, Sequence[float], float, str]] = []
-        if gpu.device is not None:
-            lanes += [
-                (label if name != "exposed_nccl" else "exposed NCCL", gpu.parts[name], 100.0, "%")
-                for name, label, _ in STACK
-            ]
-            lanes.append(("idle", [1.0 - share for share in gpu.parts["busy"]], 100.0, "%"))
-        prefix = f"{gpu.title} " if gpu.device is None else ""
-        lanes += [(prefix + metric.label, metric.bins, metric.top, metric.unit) for metric in gpu.metrics]
-        for name, bins, top, unit in lanes:
-            for share, (start, end) in zip(bins, pairwise(edges_of(picture.window, len(bins))), strict=True):
-                value = None if math.isnan(share) else top * share
-                values = (value, None) if unit.startswith("%") else (None, value)
-                rows.append((*device_cells, name, start, end, *values, unit))
-    return TableAnswer("gpu-lanes", LANE_COLUMNS, rows, len(rows), picture.notes)
 
 
 def mean(bins: Bins, columns: _Columns) -> float | None:

@@ -77,8 +77,8 @@ class GpuScreen(ZoomableChartScreen):
 
     Each GPU has a lane, as high as the screen allows, of compute, NCCL that no compute hides, memory and idle time, and
     below it a lane for each metric. Instead of metrics, the user may
-    choose the network (traffic of each host's adapters, below all GPUs). ``e`` exports the lanes; ``nsystui gpu``
-    prints the table of utilisation.
+    choose the network (traffic of each host's adapters, below all GPUs). ``e`` exports the drawing, or the table that
+    ``nsystui gpu`` prints; with ``--over-time`` it prints the lanes.
     """
 
     MODE_KEY = "4"
@@ -218,7 +218,7 @@ class GpuScreen(ZoomableChartScreen):
             self.explorer.select(selection)
 
     def answer_to_export(self) -> Answer | None:
-        return pictures.lanes_table(self.picture) if self.picture is not None and self.picture.lanes else None
+        return self.picture.answer if self.picture is not None and self.picture.lanes else None
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
         """Return a function that draws the chosen lanes in more columns than a terminal has."""
