@@ -297,6 +297,8 @@ MOVES = frozenset("hjklgG") | {"up", "down", "left", "right", "pageup", "pagedow
 """Keys that move the cursor."""
 ON_ROWS = MOVES | frozenset("tcwueEmnNosxXy") | {"enter", "space"}
 """Keys that act on rows or the cursor, and wait for an answer."""
+SEARCHES = frozenset({"n", "N", "left_square_bracket", "right_square_bracket"})
+"""Keys that search, and wait for the search before."""
 
 _TAB_KEYS = "123456789L"
 _SHORT = ("Ovw", "Krn", "NCCL", "GPU", "NVTX", "Evt", "Rnk", "Hst", "Stp", "Time")

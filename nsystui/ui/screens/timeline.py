@@ -46,8 +46,6 @@ class TimelineScreen(LanesScreen):
         picture, lane, neighbours = self.drawn(), self.lane, self._neighbours
         if picture is None or lane is None or neighbours is None:
             return
-        if self.waits(partial(self.action_event, direction)):
-            return
         time, forward = self.time, direction > 0
         if lane.has_stretches:
             if not self._go_to_interval(lane, time, forward):
@@ -262,8 +260,6 @@ class TimelineScreen(LanesScreen):
         """Move to the next matching event on any lane; from the last to the first."""
         picture, lane = self.drawn(), self.lane
         if picture is None or lane is None:
-            return
-        if self.waits(partial(self.action_match, direction)):
             return
         if self._marked_names is None:
             self.say("search a name with / first; ] and [ go to the next and previous event")
