@@ -53,7 +53,7 @@ VERBS = {
         *("filter", "search", "take_window", "window", "ranks", "devices", "only_rank", "mark"),
         *("leave_startup_out", "selection", "clear"),
     ),
-    "Export": ("export", "copy_row", "ncu", "trace", "compare", "compare_groups"),
+    "Export": ("export", "copy_row", "ncu", "trace", "compare"),
     "Program": (),
 }
 """Headings of the help, with their actions, or keys without an action; all other keys are under ``Program``."""
@@ -94,7 +94,6 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("p", "p", "printed", "program output", "the program's output, next to the steps"),
         ("F", "F", "behind('files')", "files", "every file: how much of it is read, or why it is left out"),
         ("x", "x", "compare", "compare", "compare two ranks: x on each; elsewhere the straggler"),
-        ("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7"),
     ),
     "finding": (
         ("enter", "⏎", "show_finding", "show", "go to the screen that shows this finding, at its time"),
@@ -197,7 +196,6 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     "ranks": (
         ("enter", "⏎", "", "open", "select this rank or moment, and show it"),
         ("x", "x", "compare", "compare", "compare two ranks: x on each; elsewhere the straggler"),
-        ("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7"),
         ("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none"),
     ),
     "steps": (
@@ -295,7 +293,7 @@ TYPED_AHEAD = 512
 
 MOVES = frozenset("hjklgG") | {"up", "down", "left", "right", "pageup", "pagedown", "home", "end"}
 """Keys that move the cursor."""
-ON_ROWS = MOVES | frozenset("tcwueEmnNosxXy") | {"enter", "space"}
+ON_ROWS = MOVES | frozenset("tcwueEmnNosxy") | {"enter", "space"}
 """Keys that act on rows or the cursor, and wait for an answer."""
 SEARCHES = frozenset({"n", "N", "left_square_bracket", "right_square_bracket"})
 """Keys that search, and wait for the search before."""

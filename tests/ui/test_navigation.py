@@ -75,7 +75,7 @@ FIRST = {
     "quit": ["quit", "exit"], "back: ": ["back", "undo"], "filter by name": ["filter", "search", "find"],
     "type a time": ["time range"], "this time: ": ["select time"], "select devices": ["select devices", "gpus"],
     "sort by": ["sort", "order"], "compare two ranks": ["compare", "two ranks"],
-    "compare two groups": ["groups of ranks"], "compare two jobs": ["before after", "baseline"],
+    "compare two jobs": ["before after", "baseline", "groups of ranks"],
     "Kernels: memory": ["memcpy", "memset", "transfers"], "Kernels: API": ["cuda runtime", "driver calls"],
     "NCCL: sizes": ["message size", "busbw", "bandwidth"], "GPU: map of ranks": ["heat map"],
     "GPU: metrics": ["hardware counters", "dram", "tensor"], "GPU: network": ["infiniband", "nic", "efa"],

@@ -459,9 +459,6 @@ class OverviewScreen(TablesScreen):
     def action_compare(self) -> None:
         self.comparison.mark(self._rank() if self.table is self.ranks else None)
 
-    def action_compare_groups(self) -> None:
-        self.comparison.ask_for_groups(self._rank())
-
     def _rank(self) -> Value:
         return self.ranks.current_values.get("rank") if self.picture is not None else None
 
