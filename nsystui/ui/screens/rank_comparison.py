@@ -42,31 +42,23 @@ class RankComparison:
         self._screen = screen
         self._marked: int | None = None
 
-    def is_marked(self, rank: object) -> bool:
-        """Return whether this rank waits for the second rank of a comparison."""
-        return self._marked is not None and str(rank) == str(self._marked)
-
     def mark(self, rank: Value) -> None:
         """Mark a rank, or compare it with the marked rank."""
-        if not self._can_compare():
+        screen, marked = self._screen, self._marked
+        if not screen.has_job() or screen.job is None:
             return
-        if rank is None or not str(rank).isdecimal():
-            compare_straggler(self._screen)
-        elif self._marked is None:
+        if len(screen.job_ranks) < 2:
+            screen.say("only one rank is open: ctrl+p compares two jobs")
+        elif rank is None or not str(rank).isdecimal():
+            compare_straggler(screen)
+        elif marked is None:
             self._marked = int(rank)
-            self._screen.say(f"A = rank {rank}: x on another rank compares")
-        elif self._marked == int(rank):
+            screen.say(f"A = rank {rank}: x on another rank compares")
+        elif marked == int(rank):
             self._marked = None
-            self._screen.say(f"mark cleared: rank {rank}")
+            screen.say(f"mark cleared: rank {rank}")
         else:
             from nsystui.ui.screens.diff import comparison_of_ranks
 
-            screen, marked, self._marked = self._screen, self._marked, None
-            assert screen.job is not None
+            self._marked = None
             screen.lay_over(comparison_of_ranks(screen.job, screen.selection, {marked}, {int(rank)}))
-
-    def _can_compare(self) -> bool:
-        screen = self._screen
-        if screen.has_job() and len(screen.job_ranks) < 2:
-            screen.say("only one rank is open: ctrl+p compares two jobs")
-        return screen.job is not None and len(screen.job_ranks) > 1
