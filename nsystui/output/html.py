@@ -1,6 +1,6 @@
 """A report as a self-contained HTML page: no requests, and only the script below.
 
-It follows the dark or light theme, unfolds details, and prints with them open. Numbers look as in the
+It follows the dark or light theme, prints, sorts tables by click or Enter, and unfolds details. Numbers look as in the
 commands' tables. All foreign text is made safe and escaped.
 """
 
@@ -26,6 +26,23 @@ _CELLS = 132
 """Characters per table line: less important columns are hidden, as on a screen."""
 
 _SCRIPT = """
+const number = text => { const digits = text.replace(/[^0-9.eE+-]/g, ''); return digits ? parseFloat(digits) : NaN; };
+for (const button of document.querySelectorAll('th button')) button.addEventListener('click', () => {
+  const head = button.closest('th'), table = head.closest('table'), body = table.tBodies[0];
+  const place = head.cellIndex, isNumber = head.classList.contains('n');
+  const before = head.getAttribute('aria-sort');
+  const down = before ? before === 'ascending' : isNumber;
+  for (const other of table.querySelectorAll('th')) other.removeAttribute('aria-sort');
+  head.setAttribute('aria-sort', down ? 'descending' : 'ascending');
+  const rows = [...body.rows].map(row => [row.cells[place].textContent, row]);
+  rows.sort(([a], [b]) => {
+    if (!isNumber) return (down ? -1 : 1) * a.localeCompare(b, 'en', {numeric: true});
+    const x = number(a), y = number(b);
+    if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y);
+    return down ? y - x : x - y;
+  });
+  body.append(...rows.map(([, row]) => row));
+});
 let closed = [];
 addEventListener('beforeprint', () => {
   closed = [...document.querySelectorAll('details:not([open])')];
@@ -215,7 +232,7 @@ class _Cells:
         is_worded = any(text.strip() != text for text in texts) and all(map(_WORDED.fullmatch, texts))
         is_text = column.unit is Unit.TEXT and not is_worded
         self._kind = "" if is_text else ' class="n"'
-        self.head = f'<th scope="col"{self._kind}>{_text(self._wording.heading(column.label))}</th>'
+        self.head = f'<th scope="col"{self._kind}><button>{_text(self._wording.heading(column.label))}</button></th>'
 
     def cells(self) -> Iterator[str]:
         for value in self._values:
@@ -298,7 +315,11 @@ td{{border-top:1px solid var(--line);overflow-wrap:anywhere;min-width:5ch;white-
 td:not(.n){{max-width:60ch;min-width:9ch}}
 th.n,td.n{{text-align:right;white-space:pre;padding-right:12px}}
 td.n[style]{{background:linear-gradient(90deg,color-mix(in srgb,var(--accent) 22%,transparent) var(--w),transparent 0)}}
-th{{vertical-align:bottom;font-weight:600;white-space:nowrap;color:var(--soft)}}
+th{{vertical-align:bottom;font-weight:600;white-space:nowrap}}
+th button{{all:unset;cursor:pointer;color:var(--soft)}}th button:hover{{color:var(--accent)}}
+th button:focus-visible{{outline:2px solid var(--accent);outline-offset:2px}}
+th[aria-sort] button{{color:var(--ink)}}
+th[aria-sort=descending] button::after{{content:" \\25BE"}}th[aria-sort=ascending] button::after{{content:" \\25B4"}}
 tbody tr:hover td{{background-color:var(--card)}}
 footer{{margin-top:48px;font-size:12px;color:var(--soft)}}
 @media(min-width:1240px){{

@@ -174,11 +174,33 @@ def test_what_would_leave_the_page_is_refused(seen, made):
     assert seen.value(blocked) == "connect-src"
 
 
+def column(seen: Browser, place: int) -> list[str]:
+    found: list[str] = seen.value(
+        f"[...document.querySelectorAll('#steps table')[1].tBodies[0].rows].map(row => row.cells[{place}].textContent)"
+    )
+    return found
+
+
+def test_a_column_is_sorted_from_the_keyboard_and_says_so(seen, made):
+    seen.open(made)
+    heads = seen.value("[...document.querySelectorAll('#steps table')[1].tHead.rows[0].cells].map(e => e.textContent)")
+    place = heads.index("spread µs") if "spread µs" in heads else heads.index("spread ms")
+    before = column(seen, place)
+    seen.value(f"document.querySelectorAll('#steps table')[1].tHead.rows[0].cells[{place}].firstChild.focus()")
+    numbers = sorted((float(one.replace(",", "")) for one in before), reverse=True)
+    for order in ("descending", "ascending"):
+        seen.press("Enter", 13, "\r")
+        assert [float(one.replace(",", "")) for one in column(seen, place)] == numbers
+        sorts = seen.value("[...document.querySelectorAll('th[aria-sort]')].map(e => e.getAttribute('aria-sort'))")
+        assert sorts == [order]
+        numbers.reverse()
+
+
 def test_everything_that_acts_is_reached_by_tab_and_text_can_be_selected(seen, made):
     seen.open(made)
     seen.press("Tab", 9)
     assert seen.value("document.activeElement.className") == "skip"
-    assert seen.value("[...document.querySelectorAll('summary, a')].every(e => e.tabIndex === 0)")
+    assert seen.value("[...document.querySelectorAll('th button, summary, a')].every(e => e.tabIndex === 0)")
     seen.value("getSelection().selectAllChildren(document.querySelector('#kernels tbody tr'))")
     assert len(seen.value("getSelection().toString()")) > 10
     assert seen.value("getComputedStyle(document.querySelector('svg text')).userSelect") != "none"
