@@ -19,6 +19,8 @@ from os.path import commonprefix
 from typing import Literal
 
 ELLIPSIS = "…"
+CRUMB_GAP = " · "
+"""Separates the parts of a selection in words."""
 _SUBSTITUTE = "·"
 
 _INVISIBLE = frozenset(

@@ -24,7 +24,7 @@ async def test_tabs(demo_job, cache_directory, size, names):
 
 
 @pytest.mark.campaign
-async def test_keys_views_and_headings(demo_job, cache_directory):
+async def test_keys_crumbs_views_and_headings(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "2") as (app, pilot):
         await click(app, pilot, "/ filter", line=35)
         assert app.screen.prompt.is_open
@@ -36,6 +36,14 @@ async def test_keys_views_and_headings(demo_job, cache_directory):
         assert len(app.screen_stack) == 2
         await click(app, pilot, "esc back", line=35)
         assert len(app.screen_stack) == 1
+
+        selection = (await press(pilot, "slash", *"nccl", "enter", "r", "0", "enter")).selection
+        assert selection.name is not None and selection.tasks is not None
+        await click(app, pilot, "rank 0", line=1)
+        assert app.selection.tasks is None and app.selection.name is not None
+        await click(app, pilot, "nccl", line=1)
+        assert app.selection.is_everything
+        assert (await press(pilot, "escape", "escape")).selection == selection
 
         await click(app, pilot, "memory", line=2)
         assert app.screen.view.name == "memory"

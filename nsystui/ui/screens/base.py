@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import events
+from textual import events, on
 from textual.app import ComposeResult
 from textual.timer import Timer
 from textual.widget import Widget
@@ -19,7 +19,7 @@ from nsystui.base.errors import NsystuiError, reason_of
 from nsystui.questions.queries.question import COMPARISON, Question, View
 from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
-from nsystui.ui.pictures.selection import describe
+from nsystui.ui.pictures.selection import crumbs_of, describe
 from nsystui.ui.screens import screen_of, views_on
 from nsystui.ui.screens.exporting import ExportingScreen
 from nsystui.ui.widgets.frame import CRUMB, Choice, ChoiceLine, KeyLine, SelectionLine, TitleLine
@@ -270,6 +270,12 @@ class JobScreen(ExportingScreen):
 
     def show_selection(self) -> None:
         self.query_one("#selection", SelectionLine).update(describe(self.selection, self.job_ranks))
+
+    @on(SelectionLine.CrumbClicked)
+    def _crumb_clicked(self, message: SelectionLine.CrumbClicked) -> None:
+        crumbs = crumbs_of(self.selection, self.job_ranks)
+        if message.index < len(crumbs):
+            self.explorer.select(crumbs[message.index][1])
 
     def show_status(self, status: str) -> None:
         """Show the loading's progress, or that rows are being computed again."""

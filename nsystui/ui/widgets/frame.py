@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import ClassVar, NamedTuple, TypeVar
 
 from rich.segment import Segment
 from textual import events
 from textual.geometry import Region
+from textual.message import Message
 from textual.strip import Strip
 from textual.timer import Timer
 from textual.widget import Widget
 
-from nsystui.base.text import safe_text, shorten, width_of
+from nsystui.base.text import CRUMB_GAP, safe_text, shorten, width_of
 from nsystui.ui.ascii import key_name
 from nsystui.ui.keys import textual_key
 
@@ -235,7 +237,13 @@ class TitleLine(StatusText):
 
 
 class SelectionLine(TextLine):
-    """Line 2: the selection, and its number of rows at the right."""
+    """Line 2: the selection, and its number of rows at the right; a click on a crumb removes it."""
+
+    @dataclass
+    class CrumbClicked(Message):
+        """A click on a crumb, with its index."""
+
+        index: int
 
     _selection = _count = ""
 
@@ -251,6 +259,12 @@ class SelectionLine(TextLine):
 
     def _show(self) -> None:
         self.show_parts(*([(text, "")] if text else [] for text in (self._selection, self._count)))
+
+    def on_click(self, event: events.Click) -> None:
+        parts = [part for crumb in self._selection.split(CRUMB_GAP) for part in (crumb, CRUMB_GAP)]
+        index = _part_at(parts[:-1], event.x)
+        if index is not None:
+            self.post_message(self.CrumbClicked((index + 1) // 2))
 
 
 class KeyLine(TextLine):
