@@ -73,6 +73,25 @@ def default_path(environ: Mapping[str, str]) -> Path | None:
     return Path(base, "nsystui", "config.toml")
 
 
+def remembered(environ: Mapping[str, str], is_refused: bool) -> Mapping[str, str]:
+    """Return the ``theme`` that was chosen on a screen, if any, unless ``--no-config`` refuses it."""
+    with suppress(OSError, UnicodeDecodeError):
+        theme = text_of(Path(default_path(environ) or os.devnull).with_name("theme"), 64)
+        return {"theme": theme} if theme in THEMES and not is_refused else {}
+    return {}
+
+
+def remember_theme(theme: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Save a theme next to the config file for later sessions; empty to forget it. Raises OSError and OutputError."""
+    from nsystui.output.files import save_text
+
+    config = default_path(environ)
+    if config is None:
+        raise OSError("there is no home directory to keep it in")
+    config.parent.mkdir(parents=True, exist_ok=True)
+    save_text(theme, config.with_name("theme"), overwrite=True)
+
+
 def config_for(named: str | None, environ: Mapping[str, str]) -> Config:
     """Read the file of ``--config``, or else the user's. Raises UsageError as `read_config` does."""
     path = Path(named) if named else default_path(environ)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nsystui.base import terminal
 from nsystui.base.errors import UsageError, see_directory
 from nsystui.base.text import shell_word
-from nsystui.commands.configuration import THEMES
+from nsystui.commands.configuration import THEMES, remember_theme
 from nsystui.commands.request import Drawn, Request
 from nsystui.exports.discover import discover, is_there, names_of
 from nsystui.exports.forms.form import EXPORT_ENDINGS
@@ -67,7 +67,7 @@ def add_screen(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--theme",
         choices=THEMES,
-        help="colours for a dark or a light terminal (default: as the terminal says)",
+        help="colours for a dark or a light terminal (default: as chosen on a screen, else as the terminal says)",
     )
     _add_switch(group, "ascii", "draw with ASCII only (automatic without UTF-8)", "only where there is no UTF-8")
     _add_switch(group, "color", "colours, even with NO_COLOR", "no colours")
@@ -145,6 +145,7 @@ def look_of(screen: Drawn, environ: Mapping[str, str]) -> Look:
         few_colors=terminal.few_colors(environ),
         light=None if screen.theme is None else screen.theme == "light",
         is_page_light=terminal.is_page_light(environ),
+        remember=remember_theme,
         ascii_only=screen.ascii or terminal.wants_ascii(environ, encoding),
     )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsystui.base.errors import ExportError, MissingFileError, NsystuiError, UsageError
-from nsystui.commands.configuration import CLOCKS, NO_CONFIG, Config, config_for, default_cache, limits_for
+from nsystui.commands.configuration import CLOCKS, NO_CONFIG, Config, config_for, default_cache, limits_for, remembered
 from nsystui.questions.queries.numbering import numbering
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str], environ: Mappi
     """
     arguments = parser.parse_args(words)
     config = NO_CONFIG if arguments.no_config else config_for(arguments.config_file, environ)
-    if options := config.options:
+    if options := {**remembered(environ, arguments.no_config), **config.options}:
         destinations = {action.dest for action in parser._actions}
         parser.set_defaults(**{dest: value for dest, value in options.items() if dest in destinations})
         arguments = parser.parse_args(words)

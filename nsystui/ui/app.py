@@ -21,7 +21,7 @@ from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.screen import Screen
 
-from nsystui.base.errors import ExportError, NsystuiError
+from nsystui.base.errors import ExportError, NsystuiError, reason_of
 from nsystui.base.selection import Selection
 from nsystui.base.text import safe_text
 from nsystui.questions.job.opening import JobSource
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 class Look:
     """Drawing options: without colours, with only the terminal's 16 colours, or only in ASCII.
 
-    ``light`` is the user's choice of a theme; ``is_page_light`` is the environment's hint.
+    ``light`` is the user's choice of a theme, which ``remember`` saves; ``is_page_light`` is the environment's hint.
     """
 
     no_color: bool = False
@@ -60,6 +60,7 @@ class Look:
     ascii_only: bool = False
     light: bool | None = None
     is_page_light: bool | None = None
+    remember: Callable[[str], None] = lambda _: None
 
 
 @dataclass
@@ -134,12 +135,14 @@ class NsystuiApp(App[int], LoadingListener):
         self._use_theme()
 
     def choose_theme(self, light: bool | None) -> None:
-        """Use a theme; ``None`` follows the terminal's background."""
+        """Use a theme and remember it; ``None`` follows the terminal's background."""
         self._light = light
         self._use_theme()
         self.refresh_css(animate=False)
-        if light is not None:
-            self.say(f'for later sessions: theme = "{"light" if light else "dark"}" in the config file')
+        try:
+            self._look.remember("" if light is None else "light" if light else "dark")
+        except (OSError, NsystuiError) as error:
+            self.say(f"the theme could not be saved: {reason_of(error)}")
 
     def _use_theme(self) -> None:
         self.asks_page = self._page_filter.enabled = self._light is None and not self._look.no_color

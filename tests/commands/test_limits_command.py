@@ -11,10 +11,10 @@ from disks import fill, half_written, small_disk
 from synthetic import two_process_export
 
 from nsystui.base import resources, terminal
-from nsystui.base.errors import UsageError
+from nsystui.base.errors import OutputError, UsageError
 from nsystui.base.resources import NICE, usual_threads
 from nsystui.cli import command_parser
-from nsystui.commands.configuration import default_cache, default_path, keys, limits_for, read_config
+from nsystui.commands.configuration import default_cache, default_path, keys, limits_for, read_config, remember_theme
 from nsystui.commands.request import parsed as request_of
 from nsystui.store.database import SMALLEST_MEMORY, Limits
 from nsystui.store.session import Session
@@ -338,3 +338,32 @@ def test_where_the_file_is_looked_for(monkeypatch):
     assert default_path({"XDG_CONFIG_HOME": "/etc/xdg"}) == Path("/etc/xdg/nsystui/config.toml")
     for environ in ({}, {"XDG_CONFIG_HOME": ""}, {"XDG_CONFIG_HOME": "relative"}):
         assert default_path(environ) == Path("/home/me/.config/nsystui/config.toml")
+
+
+def test_a_theme_chosen_on_a_screen_holds_for_later_sessions_but_flags_and_the_file_come_first(home):
+    environ, path = home
+
+    def theme(*flags: str) -> str | None:
+        return parsed("open", ["a.sqlite", *flags], environ).screen.theme
+
+    assert theme() is None
+    remember_theme("light", environ)
+    assert (theme(), theme("--theme", "dark"), theme("--no-config")) == ("light", "dark", None)
+    path.write_text('theme = "dark"')
+    assert theme() == "dark"
+    path.unlink()
+    remember_theme("", environ)
+    assert theme() is None
+
+
+def test_what_cannot_be_a_remembered_theme_is_no_theme_and_is_not_replaced(home):
+    environ, path = home
+    kept = path.with_name("theme")
+    for text in ("green", "light\ndark", "l" * 100_000, "\udcff"):
+        kept.write_text(text, errors="surrogateescape")
+        assert parsed("open", ["a.sqlite"], environ).screen.theme is None
+    kept.unlink()
+    os.mkfifo(kept)  # reading and writing must not wait for its other end
+    assert parsed("open", ["a.sqlite"], environ).screen.theme is None
+    with pytest.raises(OutputError, match="not a regular file"):
+        remember_theme("dark", environ)

@@ -130,8 +130,9 @@ async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_d
         assert all(contrast(tuple(fill), tuple(page)) >= 4.5 for fill in fills.values())
 
 
-async def test_a_chosen_theme_paints_its_page_whatever_the_terminal_says(demo_job, cache_directory):
-    look = Look(is_page_light=False)
+async def test_a_chosen_theme_paints_its_page_and_is_remembered_whatever_the_terminal_says(demo_job, cache_directory):
+    remembered = []
+    look = Look(is_page_light=False, remember=remembered.append)
 
     def pages() -> set[str]:
         return {style.bgcolor.name for strip in painted(app) for _, style, _ in strip if style and style.bgcolor}
@@ -147,6 +148,7 @@ async def test_a_chosen_theme_paints_its_page_whatever_the_terminal_says(demo_jo
         await pilot.press("ctrl+p", *"theme own")
         await pilot.press("enter")
         assert "default" in pages() and "#121212" not in pages() and app.asks_page
+    assert remembered == ["light", "dark", ""]
 
 
 @pytest.mark.campaign
