@@ -7,7 +7,7 @@ from jobs import WidgetApp, press, resize, rested, shown
 
 from nsystui.base.text import width_of
 from nsystui.ui.widgets.plots import bar, blocks, histogram_lines, stacked_bar, tick_line, time_axis
-from nsystui.ui.widgets.stacks import Cell, half_cells, shade_blocks, shades, stack_cells
+from nsystui.ui.widgets.stacks import Cell, dominant, half_cells, shade_blocks, shades, stack_cells
 from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 MS = 1_000_000
@@ -162,6 +162,7 @@ def test_a_stack_fills_its_rows_from_below_and_idle_time_stays_blank():
 def test_two_lanes_share_a_row_by_halves_and_shades_are_darker_for_more():
     halves = [("█", "compute", ""), ("▄", "nccl", ""), ("▀", "nccl", ""), (" ", "", "")]
     assert half_cells(["compute", "", "nccl", ""], ["compute", "nccl", "", ""]) == halves
+    assert dominant((("compute", [0.3, 0.2]), ("nccl", [0.4, 0.2])), 2) == ["nccl", ""]
     assert shades([0.0, 0.01, 0.5, 1.0, math.nan], 5, "nccl") == ["", "nccl:1", "nccl:4", "nccl:7", "·"]
     assert shade_blocks([0.0, 0.01, 0.5, 1.0, math.nan], 5) == " ░▒█·"
 

@@ -67,13 +67,15 @@ _LOW_ROWS, _MIN_STACKS = 3, 3
 class GpuPictureRequest:
     """The request for a picture: the window in view (``None``: all of the selection), its columns and lines.
 
-    ``metrics``: ``FITTING``, ``NO_METRICS``, ``USUAL``, ``EVERY``, ``NETWORK``, or a metric's name.
+    ``metrics``: ``FITTING``, ``NO_METRICS``, ``USUAL``, ``EVERY``, ``NETWORK``, or a metric's name;
+    ``halves``: whether two devices may share a line.
     """
 
     view: Window | None
     columns: int
     lines: int
     metrics: str = FITTING
+    halves: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,7 @@ class GpuPicture:
     """The parts that occur anywhere in ``base``."""
     lanes: tuple[Lane, ...]
     owners: tuple[int, ...]
+    halves: bool
     steps: tuple[tuple[int, str], ...]
     """The starts of the steps of the first device in view, ns, and their numbers."""
     metrics: tuple[str, ...]
@@ -180,11 +183,14 @@ def gpu_picture(job: OpenJob, selection: Selection, request: GpuPictureRequest) 
     gpus = _gpus(job, selection, busy, window, request.columns, shown_sources)
     hosts = _hosts(job, selection, window, request.columns) if request.metrics == NETWORK else ()
     gpus += hosts
-    lanes, owners = _arranged(gpus, occurring, _heights(gpus, request.lines - bool(steps) - len(hosts)))
+    lines = request.lines - bool(steps) - len(hosts)
+    heights = _heights(gpus, lines)
+    halves = request.halves and not shown_sources and not hosts and len(gpus) > lines
+    lanes, owners = _arranged(gpus, occurring, heights, halves)
     answer = utilisation_table(busy, window)
     notes = answer.notes if lanes else (*answer.notes, *missing_notes(job.session, tables.gpu_metrics))
     return GpuPicture(
-        base=base, window=window, gpus=gpus, parts=occurring, lanes=lanes, owners=owners, steps=steps,
+        base=base, window=window, gpus=gpus, parts=occurring, lanes=lanes, owners=owners, halves=halves, steps=steps,
         metrics=tuple(dict.fromkeys(source.metric for source in sorted(sources, key=lambda source: source.order))),
         has_network=any(job.session.count(table) for table in (tables.nic_metrics, tables.efa_samples)),
         answer=answer, notes=notes, ranks=job.ranks,
@@ -351,13 +357,13 @@ def held_back(bins: Bins) -> Bins:
 
 
 def _arranged(
-    gpus: Sequence[GpuLanes], parts: Sequence[str], heights: tuple[int, int]
+    gpus: Sequence[GpuLanes], parts: Sequence[str], heights: tuple[int, int], halves: bool
 ) -> tuple[tuple[Lane, ...], tuple[int, ...]]:
     """Return the lanes of all GPUs, and each lane's GPU; ``heights``: of stacks and of metrics."""
     lanes: list[Lane] = []
     owners: list[int] = []
     for number, gpu in enumerate(gpus):
-        gpu_lanes = _work_lanes(gpu, parts, heights[0])
+        gpu_lanes = _work_lanes(gpu, parts, heights[0], halves)
         indent = f"{gpu.title} " if gpu.device is None and not gpu.is_host else "  "
         for metric_index, metric in enumerate(gpu.metrics):
             stack = ((metric.category, metric.bins),)
@@ -370,7 +376,7 @@ def _arranged(
     return tuple(lanes), tuple(owners)
 
 
-def _work_lanes(gpu: GpuLanes, parts: Sequence[str], height: int) -> list[Lane]:
+def _work_lanes(gpu: GpuLanes, parts: Sequence[str], height: int, halves: bool) -> list[Lane]:
     if gpu.device is None:
         return []
     # The parts are the same for all devices and views, so that rows of two devices are comparable.
@@ -382,7 +388,8 @@ def _work_lanes(gpu: GpuLanes, parts: Sequence[str], height: int) -> list[Lane]:
         (category, f"{label:<7}{MISSING if share is None else f'{share:.1f}':>6}")
         for (_, label, category), share in zip(occurring, shares, strict=True)
     )
-    value = format_value(Unit.PERCENT, gpu.totals.percent(gpu.totals.busy))
+    busy = gpu.totals.percent(gpu.totals.busy)
+    value = "–" if busy is None else f"{busy:.0f}" if halves else format_value(Unit.PERCENT, busy)
     return [Lane(gpu.title, gpu.parts["busy"], value, stack=stack, height=height, notes=notes)]
 
 
@@ -407,7 +414,7 @@ def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, 
         rank_busy = replace(busy, devices=tuple(device for device in busy.devices if device.device.task.rank == number))
         for gpu in _gpus(job, selection, rank_busy, window, columns, ()):
             label = gpu.title if number == rank else f"{gpu.title}, median"
-            lanes += [replace(lane, label=label) for lane in _work_lanes(gpu, _occurring(busy, window), height)]
+            lanes += [replace(lane, label=label) for lane in _work_lanes(gpu, _occurring(busy, window), height, False)]
     return ComparedLanes(window, tuple(lanes), _steps(job, busy, window))
 
 

@@ -76,7 +76,7 @@ class GpuScreen(ZoomableChartScreen):
     """Lanes over time, a cursor in time, and the values under it.
 
     Each GPU has a lane, as high as the screen allows, of compute, NCCL that no compute hides, memory and idle time, and
-    below it a lane for each metric. Instead of metrics, the user may
+    below it a lane for each metric. If there are very many GPUs, two share a line. Instead of metrics, the user may
     choose the network (traffic of each host's adapters, below all GPUs). ``e`` exports the drawing, or the table that
     ``nsystui gpu`` prints; with ``--over-time`` it prints the lanes.
     """
@@ -103,7 +103,9 @@ class GpuScreen(ZoomableChartScreen):
     def parameters(self) -> tuple[Hashable, ...]:
         lines = self.app.size.height - _FRAME - self._detail_height
         columns = self.chart.columns_in(self.app.size.width)
-        self._request = pictures.GpuPictureRequest(self.position.view, columns, lines, self.metrics)
+        self._request = pictures.GpuPictureRequest(
+            self.position.view, columns, lines, self.metrics, self.chart.has_colours
+        )
         return (self._request,)
 
     @property
@@ -128,7 +130,7 @@ class GpuScreen(ZoomableChartScreen):
             return
         self.show_empty("")
         window = picture.window
-        self.chart.set_lanes(picture.lanes, window.start, window.end, ticks=picture.steps)
+        self.chart.set_lanes(picture.lanes, window.start, window.end, picture.halves, picture.steps)
         self.chart.cursor_lane = self._lane_of(picture)
         if self.position.time is not None:
             self.chart.cursor_column = self.chart.time_column(self.position.time)
@@ -229,7 +231,7 @@ class GpuScreen(ZoomableChartScreen):
         def draw() -> Drawing:
             from nsystui.questions.report.drawings import LANE_COLUMNS
 
-            picture = pictures.gpu_picture(job, selection, replace(request, columns=LANE_COLUMNS))
+            picture = pictures.gpu_picture(job, selection, replace(request, columns=LANE_COLUMNS, halves=False))
             return strips(f"GPUs over time, {describe(selection, job.ranks)}", picture.lanes, picture.window)
 
         return draw

@@ -98,6 +98,19 @@ def _plain_cell(units: Sequence[tuple[str, int]]) -> Cell:
     return SHADES.get(max(units, key=lambda unit: unit[1])[0], "█"), "", ""
 
 
+def dominant(stack: Stack, width: int) -> list[str]:
+    """Return the category with the largest share of each column: empty if idle for longer, a dot without data."""
+    categories = []
+    for index in _columns(len(stack[0][1]), width):
+        shares = [(bins[index], name) for name, bins in stack]
+        if any(math.isnan(share) for share, _ in shares):
+            categories.append(_NO_DATA_FILL)
+            continue
+        share, name = max(shares)
+        categories.append(name if share > 0 and share >= 1.0 - sum(share for share, _ in shares) else "")
+    return categories
+
+
 def shades(bins: Sequence[float], width: int, category: str) -> list[str]:
     """Return the shade of each column: empty for 0, a dot without data."""
     fills = []

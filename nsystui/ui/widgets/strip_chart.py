@@ -14,7 +14,7 @@ from textual.message import Message
 from nsystui.base.drawing import SHADES
 from nsystui.base.text import fit, safe_text, width_of
 from nsystui.ui.widgets.plots import NO_DATA, blocks, tick_line, time_axis
-from nsystui.ui.widgets.stacks import SHADE_LEVELS, Cell, Stack, half_cells, shade_blocks, shades, stack_cells
+from nsystui.ui.widgets.stacks import SHADE_LEVELS, Cell, Stack, dominant, half_cells, shade_blocks, shades, stack_cells
 from nsystui.ui.widgets.time_chart import CURSOR_ROWS, REVERSE, TimeChart, Words
 
 # -- shares as blocks -------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class StripChart(TimeChart):
     ) -> None:
         """Show ``lanes`` from ``lo`` to ``hi`` ns, and keep the cursor (clamped).
 
-        A marked span stays if the times do. With ``halves``, two lanes share a row, in shades. ``ticks``, times with
+        A marked span stays if the times do. With ``halves``, two lanes share a row, in colours. ``ticks``, times with
         their labels, are on a line below the axis.
         """
         if (lo, hi) != (self._lo, self._hi):
@@ -326,7 +326,8 @@ class StripChart(TimeChart):
     def _halves_of(self, lane: int, width: int) -> list[str]:
         if lane >= len(self.lanes):
             return [""] * width
-        return shades(self.lanes[lane].bins, width, self.lanes[lane].category or "nvtx")
+        shown = self.lanes[lane]
+        return dominant(shown.stack, width) if shown.stack else shades(shown.bins, width, shown.category or "nvtx")
 
     def _fill(self, front: str, behind: str = "") -> Style:
         """Return a style: a category in front (``nccl:3`` for a shade), and behind its glyph."""
