@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import BinaryIO
 
 from nsystui.base.resources import step_back
 from nsystui.exports import opening
@@ -104,3 +105,79 @@ class PageChecks:
 def doubled(path: Path, table: str) -> Exception:
     """Return the error for a table that returns rows twice, or rows from elsewhere."""
     return opening.corrupt(path, sqlite3.DatabaseError(f"rows of {table} are repeated or out of order"), table)
+
+
+_LEAF, _INTERIOR = 13, 5
+_MAX_DEPTH = 30
+_FILE_HEADER = 100
+
+
+def is_accounted_for(file: BinaryIO, root: int) -> bool:
+    """Return whether each byte of a table's last page belongs to a row or is free; ``root`` is the table's root page.
+
+    If a page counts fewer rows than it contains, SQLite ignores the surplus, without a gap between rowids; see "B-tree
+    Pages" in SQLite's file format.
+
+    ``False`` also if the page cannot be found. Raises OSError.
+    """
+    file.seek(0)
+    header = file.read(_FILE_HEADER)
+    page_size = int.from_bytes(header[16:18], "big")
+    page_size = 65536 if page_size == 1 else page_size
+    try:
+        page, start = _last_page(file, root, page_size)
+        return page[start] == _LEAF and _adds_up(page, start, page_size - header[20])
+    except (IndexError, ValueError):
+        return False
+
+
+def _last_page(file: BinaryIO, root: int, page_size: int) -> tuple[bytes, int]:
+    """Return the page that the last pointers lead to, and its header's offset."""
+    page_number = root
+    for _ in range(_MAX_DEPTH):
+        file.seek((page_number - 1) * page_size)
+        page = file.read(page_size)
+        start = _FILE_HEADER if page_number == 1 else 0
+        if page[start] != _INTERIOR:
+            return page, start
+        page_number = int.from_bytes(page[start + 8 : start + 12], "big")
+    raise ValueError("the pages lead in a circle")
+
+
+def _adds_up(page: bytes, start: int, usable: int) -> bool:
+    first_free, rows, content_start = (_uint16(page, start + offset) for offset in (1, 3, 5))
+    content_start = content_start or 65536
+    row_bytes = sum(_cell_size(page, _uint16(page, start + 8 + 2 * number), usable) for number in range(rows))
+    free_bytes = 0
+    while first_free:
+        free_bytes += _uint16(page, first_free + 2)
+        next_free = _uint16(page, first_free)
+        if next_free and next_free <= first_free:
+            return False
+        first_free = next_free
+    return usable - content_start == row_bytes + free_bytes + page[start + 7]
+
+
+def _cell_size(page: bytes, offset: int, usable: int) -> int:
+    payload, key = _varint(page, offset)
+    _, body = _varint(page, key)
+    max_local, min_local = usable - 35, (usable - 12) * 32 // 255 - 23
+    if payload > max_local:  # 4 bytes hold the number of the first overflow page
+        local = min_local + (payload - min_local) % (usable - 4)
+        payload = (local if local <= max_local else min_local) + 4
+    return max(body - offset + payload, 4)
+
+
+def _varint(page: bytes, offset: int) -> tuple[int, int]:
+    number = 0
+    for position in range(offset, offset + 8):
+        number = number << 7 | page[position] & 127
+        if page[position] < 128:
+            return number, position + 1
+    return number << 8 | page[offset + 8], offset + 9
+
+
+def _uint16(page: bytes, offset: int) -> int:
+    if offset + 2 > len(page):
+        raise IndexError(offset)
+    return int.from_bytes(page[offset : offset + 2], "big")

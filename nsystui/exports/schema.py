@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsystui.base.errors import ExportError
-from nsystui.base.inputs import json_in
+from nsystui.base.inputs import json_in, opened
 from nsystui.exports import integrity, opening
+from nsystui.exports.integrity import is_accounted_for
 
 # Every nsys export has the first; the others distinguish it from other files with that table.
 _REQUIRED = "StringIds"
@@ -179,12 +180,13 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
     last_rowids: dict[str, int] = {}
     try:
         # nsys writes no virtual tables, and they may need a module that is not installed.
-        query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+        query = "SELECT name, rootpage FROM sqlite_master WHERE type = 'table'"
         query += " AND coalesce(sql, '') NOT LIKE 'CREATE VIRTUAL%'"
+        roots = dict(connection.execute(query).fetchall())
         ((entries, max_rowid),) = connection.execute("SELECT count(*), max(rowid) FROM sqlite_master").fetchall()
         if entries < (max_rowid or 0):
             integrity.check_pages(path, connection, "sqlite_master", f"only {entries} of {max_rowid} entries")
-        for (name,) in connection.execute(query).fetchall():
+        for name in roots:
             quoted = name.replace('"', '""')
             table_info = connection.execute(f'PRAGMA table_info("{quoted}")')
             columns[name] = frozenset(column for _, column, *_ in table_info)
@@ -193,18 +195,20 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
         if _REQUIRED not in columns or not _TYPICAL & columns.keys():
             cause = "a SQLite file, but not an Nsight Systems export"
             raise ExportError(opening.named(path), cause, "nsys export -t sqlite FILE.nsys-rep")
-        for name in columns:
-            if name not in without:
+        with opened(path) as file:
+            for name, root in roots.items():
+                if name in without:
+                    continue
                 last_rowids[name] = _last_rowid(path, connection, name)
-                if not last_rowids[name]:  # no later check: a table without rows is not read
-                    integrity.check_pages(path, connection, name, "no rows")
+                if not is_accounted_for(file, root):
+                    integrity.check_pages(path, connection, name, f"only {last_rowids[name]:,} rows")
         efa_types = efa_types_of(connection, columns)
         earliest = -LATEST if _has_parameter(connection, columns, "EXPORT_PARAM_TIME_SHIFT") else EARLIEST
         latest = _latest(connection, columns, earliest)
         is_normalized = _has_parameter(connection, columns, "EXPORT_PARAM_TIME_NORMALIZE")
         origin = _session_start(connection, columns) if is_normalized else 0
         has_python_samples = "NVTX_EVENTS" not in without and _has_python_samples(connection, columns)
-    except opening.READ_ERRORS as error:
+    except (*opening.READ_ERRORS, OSError) as error:
         raise opening.corrupt(path, error) from None
     return Schema(columns, last_rowids, efa_types, earliest, origin, has_python_samples, latest)
 
