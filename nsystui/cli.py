@@ -61,7 +61,7 @@ for your shell:
 
 files:
   A FILE is what `nsys export -t sqlite` writes, a directory of such files, or a glob; or what `nsystui pack` wrote.
-  Directories of -t parquetdir and -t arrowdir open too, and compressed exports.
+  Directories of -t parquetdir open too, and traces of the PyTorch profiler.
   Logs of NCCL (NCCL_DEBUG=INFO) open too: alone, or beside exports with --nccl-log.
   Message sizes of NCCL need: nsys export -t sqlite --include-json=true --include-blobs=true REPORT.nsys-rep
 

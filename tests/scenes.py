@@ -17,7 +17,7 @@ class Scene:
 SCENES = (
     Scene("overview", ()), Scene("finding", ("enter",)), Scene("gap", ("enter", "enter")),
     Scene("kernels", ("2",)), Scene("instances", ("2", "enter")), Scene("nccl", ("3",)),
-    Scene("nccl-calls", ("3", "enter")), Scene("nccl-sizes", ("3", "v", "s", "down", "d")), Scene("gpu", ("4",)),
+    Scene("nccl-calls", ("3", "enter")), Scene("nccl-sizes", ("3", "v", "s", "down")), Scene("gpu", ("4",)),
     Scene("efficiency", ("4", "v", "e")), Scene("nvtx", ("5", "down", "right", "down", "right")),
     Scene("events", ("6", "pagedown", "pagedown")), Scene("ranks", ("7",)), Scene("steps", ("9",)),
     Scene("path", ("9", "v", "p")), Scene("host", ("8",)),

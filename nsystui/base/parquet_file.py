@@ -7,6 +7,7 @@ There, it writes to a pipe without a lock, and a thread copies the bytes to the 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import duckdb
 
-_PIPES = "/dev/fd"
 _CHUNK_BYTES = 1 << 20
 
 
@@ -32,16 +32,13 @@ def copy_to_parquet(
     # USE_TMP_FILE would leave a file with an unknown name if writing fails; an absolute path is never an address.
     copy = f"COPY ({select}) TO $1 (FORMAT parquet, USE_TMP_FILE false, {options})"
     absolute = str(path.absolute())
-    if os.path.isdir(_PIPES):
-        import fcntl
-
-        # Locking is tested before the query, because streamed rows cannot be read again.
-        try:
-            with open(absolute, "wb") as file:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            with _Pipe(absolute) as pipe:
-                return connection.execute(copy, [pipe.name, *parameters]).fetchall()
+    # Locking is tested before the query, because streamed rows cannot be read again.
+    try:
+        with open(absolute, "wb") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        with _Pipe(absolute) as pipe:
+            return connection.execute(copy, [pipe.name, *parameters]).fetchall()
     try:
         return connection.execute(copy, [absolute, *parameters]).fetchall()
     except duckdb.IOException as error:
@@ -64,7 +61,7 @@ class _Pipe:
     def __init__(self, path: str) -> None:
         self._file = open(path, "wb")  # noqa: SIM115
         self._read_end, self._write_end = os.pipe()
-        self.name = f"{_PIPES}/{self._write_end}"
+        self.name = f"/dev/fd/{self._write_end}"
         self._failure: OSError | None = None
         self._thread = threading.Thread(target=self._run, name="pipe", daemon=True)
 

@@ -69,8 +69,6 @@ def _machine_id() -> str:
 
 
 def _is_alive(process: int) -> bool:
-    if os.name != "posix":  # on other systems, os.kill would end it
-        return True
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -92,8 +90,6 @@ def why_not_ours(directory: Path) -> str:
         return "it is a broken link" if os.path.islink(directory) else ""
     if not stat.S_ISDIR(status.st_mode):
         return "it is not a directory: name one with NSYSTUI_CACHE_DIR"
-    if not hasattr(os, "getuid"):  # Windows has no such owners and modes
-        return ""
     if status.st_uid not in (os.getuid(), 0):
         return f"it belongs to another user, number {status.st_uid}"
     if status.st_mode & stat.S_IWOTH:

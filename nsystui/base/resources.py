@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -63,10 +64,6 @@ def _limit(name: str) -> str:
 
 
 def _soft_limit(name: str) -> int | None:
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return None
     soft, _ = resource.getrlimit(getattr(resource, name))
     return None if soft == resource.RLIM_INFINITY else soft
 
@@ -76,17 +73,11 @@ _MAX_FILES = 1 << 16
 
 def take_open_files() -> None:
     """Raise the limit of open files as far as allowed: each unpacked export keeps a file open."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
     if soft != resource.RLIM_INFINITY and soft < limit:
-        try:
+        with suppress(OSError, ValueError):  # the system has another limit: keep the current number
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-        except (OSError, ValueError):  # the system has another limit: keep the current number
-            return
 
 
 LEAST_ADDRESSES = 400 << 20

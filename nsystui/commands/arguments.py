@@ -69,7 +69,7 @@ def add_convert(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--convert",
         action="store_true",
-        help="run `nsys export` on .nsys-rep files (QdstrmImporter before that on .qdstrm), into the cache directory",
+        help="run `nsys export` on .nsys-rep files, into the cache directory",
     )
 
 

@@ -101,7 +101,7 @@ def config_for(named: str | None, environ: Mapping[str, str]) -> Config:
 
 
 def read_config(path: Path, environ: Mapping[str, str]) -> Config:
-    """Read a config file. Raises UsageError with the file, the line and the allowed values."""
+    """Read a config file. Raises UsageError with the file, the key and the allowed values."""
     import tomllib
 
     try:
@@ -118,43 +118,41 @@ def read_config(path: Path, environ: Mapping[str, str]) -> Config:
         raise UsageError(f"{path}: its lists are nested too deep for a config file") from None
     except ValueError as error:  # TOMLDecodeError, or a number of more digits than Python reads
         raise UsageError(f'{path}: not TOML: {error}; a line is KEY = VALUE, such as memory-limit = "1G"') from None
-    return _Reader(path, text, environ).config(entries)
+    return _Reader(path, environ).config(entries)
 
 
 class _Reader:
-    """A reader of a parsed config file, key by key; errors name the line."""
+    """A reader of a parsed config file, key by key."""
 
-    def __init__(self, path: Path, text: str, environ: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, environ: Mapping[str, str]) -> None:
         self._path = path
-        self._lines = text.splitlines()
         self._environ = environ
 
     def config(self, entries: Mapping[str, Any]) -> Config:
         data: dict[str, Any] = {}
         for key, value in entries.items():
             if key not in _KEYS:
-                raise self._wrong(key, _unknown(key, _KEYS))
+                raise self._wrong(_unknown(key, _KEYS))
             data[key] = _KEYS[key].read(self, key, value)
         options = {key.dest: data[name] for name, key in _KEYS.items() if key.dest and name in data}
         fields = {name.replace("-", "_"): data[name] for name, key in _KEYS.items() if not key.dest and name in data}
         return Config(path=str(self._path), options=options, **fields)
 
-    def _wrong(self, key: str, problem: str, section: str = "") -> UsageError:
-        number = _line_of(self._lines, key, section)
-        return UsageError(f"{self._path}{f':{number}' if number else ''}: {problem}")
+    def _wrong(self, problem: str) -> UsageError:
+        return UsageError(f"{self._path}: {problem}")
 
     def _of_type(self, key: str, value: object, kind: type, example: str) -> Any:
         if isinstance(value, str) and "\0" in value:
-            raise self._wrong(key, f"{key} has a NUL byte, which no name may have")
+            raise self._wrong(f"{key} has a NUL byte, which no name may have")
         if type(value) is not kind:
-            raise self._wrong(key, f"{key} is {_worded(value)}; write {key} = {example}")
+            raise self._wrong(f"{key} is {_worded(value)}; write {key} = {example}")
         return value
 
     def directory(self, key: str, value: object) -> str:
         text = str(self._of_type(key, value, str, '"$SCRATCH/nsystui-cache"'))
         unset = [name for name in re.findall(r"\$\{?(\w+)", text) if name not in self._environ]
         if unset:
-            raise self._wrong(key, f"{key} names ${unset[0]}, which is not set")
+            raise self._wrong(f"{key} names ${unset[0]}, which is not set")
         return os.path.expanduser(re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda m: self._environ[m[1] or m[2]], text))
 
     def size(self, key: str, value: object) -> int:
@@ -168,22 +166,22 @@ class _Reader:
         try:
             return check(text, f"{key} = ")
         except UsageError as error:
-            raise self._wrong(key, str(error)) from None
+            raise self._wrong(str(error)) from None
 
     def one_of(self, words: Sequence[str], key: str, value: object) -> str:
         if value not in words:
             names = ", ".join(f'"{word}"' for word in words)
-            raise self._wrong(key, f"{key} is {_worded(value)}; it may be {names}")
+            raise self._wrong(f"{key} is {_worded(value)}; it may be {names}")
         return str(value)
 
     def pattern(self, key: str, value: object) -> str:
         return self._pattern(key, str(self._of_type(key, value, str, "'^iteration (\\d+)'")))
 
-    def _pattern(self, key: str, text: str, section: str = "") -> str:
+    def _pattern(self, key: str, text: str) -> str:
         try:
             re.compile(text)
         except re.error as error:
-            raise self._wrong(key, f"{key} is not a regular expression: {error}", section) from None
+            raise self._wrong(f"{key} is not a regular expression: {error}") from None
         return text
 
     def families(self, key: str, value: object) -> Rules:
@@ -193,13 +191,13 @@ class _Reader:
         for pattern, family in self._section(key, value, "'my_attention' = \"attention\"").items():
             if family not in FAMILIES:
                 allowed = ", ".join(f'"{name}"' for name in FAMILIES)
-                raise self._wrong(pattern, f"{pattern} is {_worded(family)}; the families are {allowed}", key)
-            rules.append((family, self._pattern(pattern, pattern, key)))
+                raise self._wrong(f"{pattern} is {_worded(family)}; the families are {allowed}")
+            rules.append((family, self._pattern(pattern, pattern)))
         return tuple(rules)
 
     def _section(self, key: str, value: object, line: str) -> Mapping[str, Any]:
         if not isinstance(value, dict):
-            raise self._wrong(key, f"{key} is {_worded(value)}; write [{key}] and below it lines such as {line}")
+            raise self._wrong(f"{key} is {_worded(value)}; write [{key}] and below it lines such as {line}")
         return value
 
     def switch(self, key: str, value: object) -> bool:
@@ -213,14 +211,14 @@ class _Reader:
         settings = []
         for name, number in self._section(key, value, "gap_ms = 5").items():
             if name not in names:
-                raise self._wrong(name, _unknown(name, names, f"[{key}] has no"), key)
+                raise self._wrong(_unknown(name, names, f"[{key}] has no"))
             if type(number) not in (int, float):
-                raise self._wrong(name, f"{name} is {_worded(number)}; write {name} = 5", key)
+                raise self._wrong(f"{name} is {_worded(number)}; write {name} = 5")
             settings.append(f"{name}={number}")
             try:
                 Thresholds().changed(settings[-1:])
             except UsageError as error:
-                raise self._wrong(name, str(error).removeprefix("--set "), key) from None
+                raise self._wrong(str(error).removeprefix("--set ")) from None
         return settings
 
 
@@ -265,17 +263,6 @@ def _worded(value: object) -> str:
     if isinstance(value, list):
         return "a list"
     return f'the text "{value}"' if isinstance(value, str) else f"{value}"
-
-
-def _line_of(lines: Sequence[str], key: str, section: str) -> int | None:
-    """Return the line that sets a key or begins its section, if it is recognised."""
-    name = re.compile(rf"""\s*(\[\s*)?(?:{re.escape(section)}\s*\.\s*)?["']?{re.escape(key)}["']?\s*[=.\]]""")
-    in_section = not section
-    for number, line in enumerate(lines, 1):
-        in_section = in_section or line.strip().startswith(f"[{section}") or line.strip().startswith(f"{section}.")
-        if in_section and name.match(line):
-            return number
-    return None
 
 
 _MAX_JOBS = 256

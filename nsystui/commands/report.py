@@ -7,21 +7,19 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from nsystui.base.errors import UsageError
-from nsystui.base.text import counted, shell_word
+from nsystui.base.text import shell_word
 from nsystui.commands import arguments as shared
-from nsystui.commands.request import Request
+from nsystui.commands.request import Output, Request
 
 DESCRIPTION = """All of a job on one page, to send or to keep: where the time went, the findings with their evidence,
 GPUs over time, ranks, steps, kernels, NCCL with its bandwidth, NVTX ranges, efficiency, why the GPUs were idle, and
 what was recorded with which versions. The numbers are those of the commands and screens.
-.html is one file that loads nothing from anywhere and runs offline, dark or light, in print too; .md is Markdown with
-its drawings as SVG files in a folder beside it (report.files).
+It is one HTML file that loads nothing from anywhere and runs offline, dark or light, in print too.
 
 With --baseline it begins with what changed from that job (A) to this one (B), as in `nsystui triage` and in
 `nsystui diff`. A report has names of kernels, ranges, functions, hosts and files, and the profiled command without its
 arguments; --anonymous replaces hosts, files, paths, commands, users and all names that may be secret with numbers."""
 EXAMPLES = """  nsystui report rank*.sqlite -o report.html
-  nsystui report rank*.sqlite -o report.md
   nsystui report rank*.sqlite --time 1.2s:1.5s --ranks 0-3 -o part.html
   nsystui report new/ --baseline old/ -o change.html
   nsystui report rank*.sqlite --anonymous -o for-the-forum.html"""
@@ -38,21 +36,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_steps(group)
     shared.add_selection(parser)
     output = parser.add_argument_group("output")
-    shared.add_target(output, "FILE", "write to FILE (.html .md)", required=True)
-    output.add_argument("--force", action="store_true", help="overwrite files")
+    shared.add_target(output, "FILE", "write to FILE (.html)", required=True)
+    output.add_argument("--force", action="store_true", help="overwrite a file")
     output.add_argument("--top", type=int, metavar="N", help="rows of long tables (default: 20)")
 
 
+def _check_output(output: Output) -> None:
+    """Raise UsageError, and OutputError if the file exists, before the work begins."""
+    from nsystui.output.files import refuse_existing
+
+    if output.top is not None and output.top < 1:
+        raise UsageError(f"--top {output.top}: at least one row is needed")
+    if not str(output.target).lower().endswith((".html", ".htm")):
+        raise UsageError(f"{output.target}: a report is one page: its name ends in .html")
+    if not output.force:
+        refuse_existing(str(output.target))
+
+
 def run(request: Request) -> int:
-    from nsystui.output.report_files import check_target, save_report
     from nsystui.questions.triage.thresholds import Thresholds
 
     args, target = request.args, str(request.output.target)
     thresholds = Thresholds().changed(args["set"])
-    if request.output.top is not None and request.output.top < 1:
-        raise UsageError(f"--top {request.output.top}: at least one row is needed")
-    check_target(target, request.output.force)
+    _check_output(request.output)
     from nsystui.commands.progress import ProgressLine
+    from nsystui.output.files import save_text
+    from nsystui.output.html import page
     from nsystui.questions.compare.side import Side, job_labels
     from nsystui.questions.report.anonymous import BASELINE, anonymous
     from nsystui.questions.report.report import TOP, Asked, job_report
@@ -79,7 +88,6 @@ def run(request: Request) -> int:
         request.unread.extend(report.unread)
         if args["anonymous"]:
             report = anonymous(report, [job, *([baseline.job] if baseline is not None else [])])
-        written = save_report(report, target, request.output.force)
-    more = [f", and {counted(len(written) - 1, 'drawing')} in {path.parent}" for path in written[1:2]]
-    shared.complain("".join([f"wrote the report to {target}", *more]))
+        save_text(page(report), target, request.output.force)
+    shared.complain(f"wrote the report to {target}")
     return 0

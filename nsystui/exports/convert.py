@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -87,9 +88,7 @@ def _check_size(path: Path, partial: Path, cap: int | None) -> None:
 def _publish(path: Path, partial: Path, target: Path) -> None:
     """Move a finished export to its place, unless another program made it and may be reading it."""
     with (target.parent / opening.MADE_FROM).open("ab") as made_from:
-        with suppress(ImportError, OSError):  # Windows and some file systems of clusters have no such locks
-            import fcntl
-
+        with suppress(OSError):  # some file systems of clusters have no such locks
             fcntl.flock(made_from, fcntl.LOCK_EX)
         with suppress(ExportError):
             opening.check(target)

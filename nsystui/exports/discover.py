@@ -23,7 +23,7 @@ from nsystui.base.inputs import json_in, opened, text_of
 from nsystui.base.text import shell_word
 from nsystui.base.units import format_value
 from nsystui.exports.forms import form_of
-from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
+from nsystui.exports.forms.form import EXPORT_ENDINGS, RECORDING_ENDING, REPORT_ENDINGS
 
 REPORTS = "reports"
 FACTS = "reports.jsonl"
@@ -220,8 +220,9 @@ def _visible_names(directory: Path) -> list[str]:
 
 
 def _exports_in(directory: Path) -> list[Path]:
-    names = _visible_names(directory)
-    exports = [directory / name for name in names if name.endswith(EXPORT_ENDINGS)]
-    reports = [] if exports else [path for name in names if (path := directory / name) and form_of(path)]
+    paths = [directory / name for name in _visible_names(directory)]
+    if exports := [path for path in paths if path.name.endswith(EXPORT_ENDINGS)]:
+        return exports
+    reports = [path for path in paths if path.name.endswith((*REPORT_ENDINGS, RECORDING_ENDING))]
     # If a report was also exported in another form, that form is opened.
-    return exports or [path for path in reports if not path.name.endswith(REPORT_ENDINGS)] or reports
+    return [path for path in paths if path not in reports and form_of(path)] or reports

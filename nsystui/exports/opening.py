@@ -26,6 +26,8 @@ from nsystui.exports.forms.form import EXPORT_COMMAND, RECORDING_ENDING, REPORT_
 from nsystui.exports.forms.kineto.reading import json_head
 
 _FORMS_NOT_READ = {b"\x89HDF": "as HDF5 (-t hdf)", b"ARROW1": "as one Arrow file (-t arrow)"}
+_PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
+"""The first bytes of files of gzip, bzip2, xz, zstd and zip."""
 # A read that failed with this message may succeed the next time.
 _DISK_ERROR = "disk I/O error"
 # Steps of a query between two calls of the progress handler: about 10 ms.
@@ -239,7 +241,7 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
         return ExportError(
             name,
             "a recording that is not yet a report, and not an export",
-            f"make the report: {importing}, export it: {command}, or let nsystui do both with --convert",
+            f"make the report: {importing}, then export it: {command}",
         )
     if path.suffix in REPORT_ENDINGS or head.startswith(b"QUADD"):
         output = path.with_suffix(".sqlite").name
@@ -251,12 +253,14 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
         )
     for magic, form in _FORMS_NOT_READ.items():
         if head.startswith(magic):
-            advice = f"nsystui opens -t sqlite, parquetdir and arrowdir: {EXPORT_COMMAND} FILE.nsys-rep"
+            advice = f"nsystui opens -t sqlite and parquetdir: {EXPORT_COMMAND} FILE.nsys-rep"
             return ExportError(name, f"an export {form}, which nsystui does not read", advice)
     if json_head(path):
         cause = "JSON without traceEvents: no trace of the PyTorch profiler; exports of nsys as JSON are not read"
-        forms = "what export_chrome_trace of torch.profiler writes, and -t sqlite, parquetdir and arrowdir"
+        forms = "what export_chrome_trace of torch.profiler writes, -t sqlite and parquetdir"
         return ExportError(name, cause, f"nsystui opens {forms}: {EXPORT_COMMAND} FILE.nsys-rep")
+    if head.startswith(_PACKED):
+        return ExportError(name, "a compressed file, and not an export", "unpack it, and name the export in it")
     return ExportError(name, "not a SQLite file", f"nsystui opens what this writes: {EXPORT_COMMAND} FILE.nsys-rep")
 
 

@@ -159,16 +159,13 @@ def refuse_existing(path: str | os.PathLike[str]) -> None:
 
 
 def refuse_inputs(written: Iterable[str | os.PathLike[str]], read: Iterable[Path], cache: Path | None) -> None:
-    """Raise UsageError if an output (any file of a trace or report) is also an input, or is in the cache.
+    """Raise UsageError if an output (any file of a trace) is also an input, or is in the cache.
 
     Files are compared by device and inode, so that links count.
     """
     outputs: list[tuple[Path, os.stat_result]] = []
     for name in written:
-        files = [*trace_files(name)]
-        with suppress(OSError, ValueError):  # too long, or the root directory
-            files += Path(os.path.expanduser(name)).with_suffix(".files").glob("*")
-        for file in files:
+        for file in trace_files(name):
             if os.path.isfile(file) and os.path.getsize(file):  # if empty, a shell's > has already emptied it
                 outputs.append((file, os.stat(file)))
             if cache is not None and Path(os.path.realpath(cache)) in Path(os.path.realpath(file)).parents[1:]:

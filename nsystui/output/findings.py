@@ -123,7 +123,7 @@ def body_report(finding: Finding, files: str) -> list[str]:
     window = "" if finding.window is None else window_flag(finding.window)
     facts = (finding.measured, window, finding.rank_numbers, f"nsystui {finding.door.command_for(files)}")
     gain = "" if finding.gain is None else finding.gain.words
-    parts = [f"{plain(finding.sentence)}\n", *points("", gain, finding.advice.text, finding.advice.reason, *facts)]
+    parts = [f"{plain(finding.sentence)}\n", *points(gain, finding.advice.text, finding.advice.reason, *facts)]
     if finding.evidence is None or not len(finding.evidence):
         return [*parts, ""]
     text = io.StringIO()
@@ -132,11 +132,9 @@ def body_report(finding: Finding, files: str) -> list[str]:
     return [*parts, f"\n{text.getvalue()}" + (f"\n{counted(more, 'more row')}.\n" if more > 0 else "")]
 
 
-def points(
-    under: str, gain: str, advice: str, reason: str, measured: str, window: str, ranks: str, command: str
-) -> list[str]:
+def points(gain: str, advice: str, reason: str, measured: str, window: str, ranks: str, command: str) -> list[str]:
     """Return the facts of a finding that are not empty as a list."""
-    facts = {"Caused by": under, "To win": gain, "How to fix": advice, "Why": reason, "Measured as": measured}
+    facts = {"To win": gain, "How to fix": advice, "Why": reason, "Measured as": measured}
     facts |= {"When": window and f"`{window}`", "Rank" if ranks.isdecimal() else "Ranks": ranks, "See": f"`{command}`"}
     return [f"* **{name}**: {plain(text)}" for name, text in facts.items() if text]
 

@@ -1,4 +1,4 @@
-r"""Answers written page by page as CSV, JSON, Markdown, text tables or clipboard text.
+r"""Answers written page by page as CSV, JSON, Markdown, or text tables; a row as text for the clipboard.
 
 Ten million rows need the memory of one page.
 
@@ -328,32 +328,8 @@ def _write_table(answer: Answer, stream: Writable, ascii_only: bool) -> int:
     return rows
 
 
-CLIPBOARD_LIMIT = 74_000
-"""Bytes for a terminal's clipboard (OSC 52), at most: hterm stops at 100,000, and base64 adds a third."""
-
-
-def _tsv_line(cells: Iterable[Value]) -> str:
-    # Tabs and line breaks would separate cells and rows; pasted into a shell, a control could act.
-    return "\t".join("" if cell is None else safe_text(str(cell)) for cell in cells)
-
-
 def row_for_clipboard(columns: Sequence[Column], row: Sequence[Value]) -> str:
     """Return a row as tab-separated plain values (the values of CSV), without a line end."""
-    return _tsv_line(file_values(column, [value])[0] for column, value in zip(columns, row, strict=True))
-
-
-def text_for_clipboard(answer: Answer, limit: int = CLIPBOARD_LIMIT) -> str | None:
-    """Return the table, headings first, as tab-separated lines that spreadsheets split into cells.
-
-    ``None`` if it exceeds ``limit`` bytes, which is checked page by page. Some terminals silently keep less text, and
-    no terminal reports whether it arrived.
-    """
-    lines = [_tsv_line(column.header for column in answer.columns)]
-    size = len(lines[0].encode("utf-8", "replace")) + 1
-    for page in pages(answer, 500):
-        for row in page:
-            lines.append(row_for_clipboard(answer.columns, row))
-            size += len(lines[-1].encode("utf-8", "replace")) + 1
-        if size > limit:
-            return None
-    return "\n".join(lines) + "\n" if size <= limit else None
+    values = (file_values(column, [value])[0] for column, value in zip(columns, row, strict=True))
+    # Tabs and line breaks would separate cells and rows; pasted into a shell, a control could act.
+    return "\t".join("" if value is None else safe_text(str(value)) for value in values)

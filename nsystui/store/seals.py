@@ -47,8 +47,8 @@ def modified_ns(status: os.stat_result) -> int:
 
 
 def changed_ns(status: os.stat_result) -> int:
-    """Return the time of a file's last change of any kind, ns, or of its content if the system has no such time."""
-    return status.st_ctime_ns if os.name == "posix" else status.st_mtime_ns
+    """Return the time of a file's last change of any kind, ns."""
+    return status.st_ctime_ns
 
 
 def write(file: Path, key: str, parts: Sequence[bytes | memoryview], partials: Path) -> None:

@@ -46,14 +46,14 @@ VERBS = {
         *("callers", "metrics", "behind"),
     ),
     "View": (
-        *("pick", "choose", "sort", "zoom", "whole", "fold", "drawing", "open_rank", "expand", "path"),
+        *("pick", "choose", "sort", "zoom", "whole", "fold", "open_rank", "expand", "path"),
         *("collapse", "useful", "clock", "anchor", "kinds", "swap", "check"),
     ),
     "Select": (
         *("filter", "search", "take_window", "window", "ranks", "devices", "only_rank", "mark"),
         *("leave_startup_out", "selection", "clear"),
     ),
-    "Export": ("export", "copy_row", "copy_table", "ncu", "trace", "compare", "compare_groups"),
+    "Export": ("export", "copy_row", "ncu", "trace", "compare"),
     "Program": (),
 }
 """Headings of the help, with their actions, or keys without an action; all other keys are under ``Program``."""
@@ -94,7 +94,6 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("p", "p", "printed", "program output", "the program's output, next to the steps"),
         ("F", "F", "behind('files')", "files", "every file: how much of it is read, or why it is left out"),
         ("x", "x", "compare", "compare", "compare two ranks: x on each; elsewhere the straggler"),
-        ("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7"),
     ),
     "finding": (
         ("enter", "⏎", "show_finding", "show", "go to the screen that shows this finding, at its time"),
@@ -127,10 +126,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("enter", "⏎", "", "calls", "the single kernels or calls of this row; then the event"),
         ("M", "M", "metrics('collective')", "", "GPU metrics; the mean of each over these collectives"),
     ),
-    "nccl sizes": (
-        ("enter", "⏎", "", "kernels", "the single kernels of this size; then the event"),
-        ("d", "d", "drawing", "drawing", "bandwidth by size, durations by size or of this row, or calls and bytes"),
-    ),
+    "nccl sizes": (("enter", "⏎", "", "kernels", "the single kernels of this size; then the event"),),
     "nccl log": (
         ("enter", "⏎", "", "open", "the calls of this op or size; the ranks of a communicator or GPU"),
         ("tab", "tab", "choose('by', 1)", "", ""),
@@ -150,7 +146,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("right_square_bracket", "]", "pan(1)", "", ""),
         ("m", "m", "mark", "mark", "mark where a span begins, then where it ends; again to take the mark away"),
         ("enter", "⏎", "", "select", "select the marked span (or the cursor's column) for every screen"),
-        ("M", "M", "pick('Metrics')", "metrics", "which GPU metrics have lanes, the network, or queued launches"),
+        ("M", "M", "pick('Metrics')", "metrics", "which GPU metrics have lanes, or the network"),
         ("o", "o", "only_rank", "only this", "select the rank of this lane for every screen"),
         ("t", "t", "take_window", "", "the same as ⏎, as in tables: select this time"),
         ("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view"),
@@ -200,7 +196,6 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     "ranks": (
         ("enter", "⏎", "", "open", "select this rank or moment, and show it"),
         ("x", "x", "compare", "compare", "compare two ranks: x on each; elsewhere the straggler"),
-        ("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7"),
         ("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none"),
     ),
     "steps": (
@@ -271,7 +266,6 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("U", "U", "clear", "", "clear the selection: all ranks, devices, names and times"),
         ("e", "e", "export", "export", "write what is shown to a file: .csv .json .md .parquet .txt, drawings as .svg"),
         ("y", "y", "copy_row", "", "copy the row to the terminal's clipboard (OSC 52)"),
-        ("Y", "Y", "copy_table", "", "copy the whole table"),
         ("escape", "esc", "back", "back", "undo the last step: a jump or a selection; stops loading"),
         ("R", "R", "resume", "", "resume loading"),
         ("1", "1", "mode('overview')", "", "Overview; each of these keys again: the tab's first view"),
@@ -299,8 +293,10 @@ TYPED_AHEAD = 512
 
 MOVES = frozenset("hjklgG") | {"up", "down", "left", "right", "pageup", "pagedown", "home", "end"}
 """Keys that move the cursor."""
-ON_ROWS = MOVES | frozenset("tcwueEmnNosxXyY") | {"enter", "space"}
+ON_ROWS = MOVES | frozenset("tcwueEmnNosxy") | {"enter", "space"}
 """Keys that act on rows or the cursor, and wait for an answer."""
+SEARCHES = frozenset({"n", "N", "left_square_bracket", "right_square_bracket"})
+"""Keys that search, and wait for the search before."""
 
 _TAB_KEYS = "123456789L"
 _SHORT = ("Ovw", "Krn", "NCCL", "GPU", "NVTX", "Evt", "Rnk", "Hst", "Stp", "Time")

@@ -31,14 +31,13 @@ MAX_NAMES = 2_000
 
 SYNONYMS = {
     "help": "keys shortcuts", "theme": "colours colors dark light page background",
-    "export": "save write file csv svg", "copy_row": "copy row clipboard", "copy_table": "copy table clipboard",
+    "export": "save write file csv svg", "copy_row": "copy row clipboard",
     "quit": "exit close", "back": "undo", "filter": "filter find search names", "search": "find",
     "match": "next match", "window": "time range select", "take_window": "select time", "ranks": "select ranks",
     "devices": "select devices gpus", "sort": "order", "compare": "compare two ranks diff",
-    "compare_groups": "compare groups of ranks diff",
     "behind('diagnostics')": "warnings errors diagnostics lost events", "ncu": "nsight compute profile kernel",
     "trace": "perfetto paraver chrome", "zoom(1)": "zoom in", "zoom(-1)": "zoom out",
-    "diff": "compare two jobs before after baseline", "memory": "copies memcpy memset transfers",
+    "diff": "compare two jobs before after baseline groups of ranks", "memory": "copies memcpy memset transfers",
     "api": "cuda runtime driver calls", "sizes": "message size bandwidth busbw", "map": "heat map heatmap",
     "metrics": "hardware counters sm dram occupancy tensor", "network": "infiniband nic efa traffic",
     "GPU memory": "peak memory allocations cudaMalloc oom leak", "efficiency": "pop talp",

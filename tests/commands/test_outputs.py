@@ -77,13 +77,6 @@ def test_files_beside_a_trace_count(here, refused, place):
     assert not Path("job.prv.gz").exists()
 
 
-def test_drawings_beside_a_report_count(here, refused):
-    Path("job.files").mkdir()
-    Path("job.files/summary.svg").symlink_to(here / "rank0.sqlite")
-    assert "summary.svg" in refused("report", *EXPORT, "-o", "job.md", "--force")
-    assert not Path("job.md").exists()
-
-
 @pytest.mark.parametrize(("words", "option"), [
     (["kernels", *EXPORT, "--ncu", "input.csv"], "-o"),
     (["nccl", *EXPORT, "--nccl-log", "input.csv"], "-o"),

@@ -151,7 +151,7 @@ def test_a_rule_that_fails_is_named_in_the_headline(run, whole, failing_rule, op
 
 @pytest.mark.campaign
 def test_a_report_with_a_rule_that_fails(run, whole, tmp_path, failing_rule):
-    page = tmp_path / "report.md"
+    page = tmp_path / "report.html"
     done = run("report", whole, "-o", page)
     assert done.status == 4 and f"{failing_rule} failed" in page.read_text() and "the rule failed" in done.err
 

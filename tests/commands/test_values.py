@@ -127,7 +127,7 @@ def test_a_cache_directory_of_any_text_is_one_line_or_a_cache(run, demo_job, tmp
     (tmp_path / "config.toml").write_text(f"cache-dir = {text}\n")
     done = run("info", demo_job[0], "--config", "config.toml")
     assert done.status == (2 if "u0000" in text else 0), done.err
-    assert done.err.count("nsystui: ") <= 2 and ("config.toml:1: cache-dir" in done.err) == ("u0000" in text)
+    assert done.err.count("nsystui: ") <= 2 and ("config.toml: cache-dir" in done.err) == ("u0000" in text)
 
 
 KINDS = {

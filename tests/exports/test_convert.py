@@ -13,7 +13,7 @@ from synthetic import two_process_export
 from nsystui.base.errors import ExportError
 from nsystui.exports.convert import convert as converted
 from nsystui.exports.forms import form_of
-from nsystui.exports.forms.reports import RECORDING, REPORT, importer
+from nsystui.exports.forms.reports import REPORT
 from nsystui.exports.opening import MADE_FROM
 from nsystui.store.opened import open_export
 
@@ -218,14 +218,11 @@ def test_the_keys_of_the_user_are_not_for_nsys(tmp_path, report, fake_nsys):
     assert (tmp_path / "eaten").read_text() == ""
 
 
-def test_without_nsys_or_the_importer_the_error_says_what_to_do(tmp_path, report, monkeypatch):
+def test_without_nsys_the_error_says_what_to_do(tmp_path, report, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ExportError, match="nsys is not on the PATH") as error:
         convert(report, tmp_path / "exports")
     assert "nsys export -t sqlite" in error.value.advice
-    (tmp_path / "rank3.qdstrm").touch()
-    with pytest.raises(ExportError, match="host-linux-x64"):
-        converted(tmp_path / "rank3.qdstrm", RECORDING, tmp_path / "cache" / "exports")
 
 
 def test_a_missing_report_or_a_place_that_cannot_be_written_is_an_error(tmp_path, report, fake_nsys):
@@ -251,25 +248,3 @@ def test_odd_names_of_reports(tmp_path, fake_nsys, monkeypatch):
 def test_reports_are_told_by_their_names():
     names = ("a.nsys-rep", "a.qdrep", "a.qdstrm", "a.sqlite", "a.nsys-rep.sqlite", "nsys-rep")
     assert [name for name in names if form_of(Path(name)) is REPORT] == ["a.nsys-rep", "a.qdrep"]
-
-
-def test_a_recording_becomes_a_report_and_then_an_export(tmp_path, fake_nsys):
-    log = fake_nsys(WORKS)
-    program(tmp_path / "bin/QdstrmImporter", 'cp "$2" "$4"')  # -i RECORDING -o REPORT
-    recording = tmp_path / "rank3.qdstrm"
-    recording.write_bytes(b"a recording")
-    export = converted(recording, RECORDING, tmp_path / "cache" / "exports")
-    assert export.name == "rank3.sqlite" and open_export(export).metadata
-    assert calls(log)[0][-1].endswith(".nsys-rep")
-    assert sorted(path.name for path in export.parent.iterdir()) == [MADE_FROM, export.name]
-
-
-def test_the_importer_is_found_in_the_installation_of_nsys(tmp_path, monkeypatch):
-    nsys, found = (tmp_path / "nsight" / name for name in ("target-linux-x64/nsys", "host-linux-x64/QdstrmImporter"))
-    for path in (nsys, found):
-        path.parent.mkdir(parents=True)
-        program(path)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/nsys").symlink_to(nsys)
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    assert importer() == str(found)

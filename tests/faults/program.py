@@ -136,7 +136,7 @@ def writers(directory: Path, files: Sequence[Path]) -> list[tuple[str, ...]]:
         ("export", "--trace", "-", *names),
         ("pack", *names, "-o", str(directory / "packed"), "--ranks", ranks),
         ("report", *names, "-o", str(directory / "report.html")),
-        ("report", *names, "--anonymous", "-o", str(directory / "report.md")),
+        ("report", *names, "--anonymous", "-o", str(directory / "anonymous.html")),
     ]
 
 

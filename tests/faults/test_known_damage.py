@@ -3,7 +3,6 @@
 The triage judges with the tables that can be read, and names the others and the rules that need them.
 """
 
-import gzip
 import shutil
 from pathlib import Path
 
@@ -61,17 +60,6 @@ def test_whatever_meets_the_damage_names_the_table(export, command):
     assert refused.status == 2 and RUNTIME in refused.err
     (line,) = said(program.run("kernels", export, *CSV))
     assert RUNTIME in line
-
-
-@pytest.mark.campaign
-def test_a_compressed_export_is_named_as_the_user_named_it(export, tmp_path):
-    packed = tmp_path / "rank0.sqlite.gz"
-    packed.write_bytes(gzip.compress(export.read_bytes(), 1))
-    for words in ("kernels", "api", "kernels", "info", "nvtx", "stats -r cuda_api_sum", "triage"):
-        ran = program.run(*words.split(), packed)
-        name = "rank0" if words == "triage" else str(packed)  # triage names reports as its tables do
-        assert str(tmp_path / "cache") not in ran.err and (not said(ran) or name in ran.err), words
-    assert len(said(program.run("kernels", packed))) == 1
 
 
 @pytest.mark.campaign

@@ -16,7 +16,7 @@ from nsystui.base.answer import COUNT, FILES_ONLY, NAME, Column, TableAnswer, Un
 from nsystui.base.errors import UsageError
 from nsystui.base.text import width_of
 from nsystui.output.findings import plain
-from nsystui.output.formats import fitting, format_for_path, row_for_clipboard, text_for_clipboard, write
+from nsystui.output.formats import fitting, format_for_path, row_for_clipboard, write
 from nsystui.output.parquet import write_parquet
 
 STATS = Path(__file__).parents[3] / "shared/data/nsys-stats"
@@ -281,23 +281,11 @@ def test_a_text_that_matters_less_leaves_before_others_are_cut():
 # Text for the terminal's clipboard
 
 
-def test_a_row_is_tab_separated_plain_values_and_a_table_has_its_headings():
+def test_a_row_is_tab_separated_plain_values():
     row = "14.6\t292789300\t472\t620316.3\tncclKernel_AllReduce(ncclDevComm *, unsigned long)"
     assert row_for_clipboard(COLUMNS, FEW.rows[0]) == row
-    headings = "Time (%)\tTotal Time (ns)\tInstances\tAvg (ns)\tName"
-    assert text_for_clipboard(Rows(FEW.rows[:1])) == f"{headings}\n{row}\n"
 
 
 def test_a_pasted_row_stays_one_row_and_does_nothing():
     row = (None, 1, 1, None, "a\tb\nrm -rf ~\r\n\x1b[201~")
     assert row_for_clipboard(COLUMNS, row) == "\t1\t1\t\ta␉b␊rm -rf ~␍␊␛[201~"
-
-
-def test_a_table_that_is_too_large_is_given_up_early():
-    answer = Many(length=10_000_000)
-    assert text_for_clipboard(answer) is None
-    assert len(answer.asked) == 1
-    small = text_for_clipboard(Many(length=100))
-    assert small is not None
-    assert text_for_clipboard(Many(length=100), limit=len(small)) == small
-    assert text_for_clipboard(Many(length=100), limit=len(small) - 1) is None

@@ -1,6 +1,5 @@
 """Histograms and classes of durations leave no value out, and their figures are exact, without all values in memory."""
 
-import math
 import statistics
 from collections import defaultdict
 from statistics import median
@@ -17,7 +16,7 @@ from nsystui.base.answer import iter_rows
 from nsystui.base.selection import Selection
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.kernels.summary import GroupBy, kernel_summary
-from nsystui.questions.queries.distributions import CLASSES_PER_OCTAVE, curve_places, distribution, log_density, medians
+from nsystui.questions.queries.distributions import CLASSES_PER_OCTAVE, curve_places, distribution, medians
 from nsystui.questions.triage.kernel_times import Classes, KernelSpread
 from nsystui.store.database import engine_of
 
@@ -63,37 +62,6 @@ def test_each_bar_includes_its_lower_edge():
         assert count == sum(low <= value < high for value in (1_000, 9_999, 10_000, 99_999, 100_000, 1_000_000))
     nothing = distribution([])
     assert (nothing.edges, nothing.counts, nothing.count) == ((), (), 0)
-
-
-# Points on a grid with logarithmic axes
-
-POINTS = st.one_of(st.floats(-1e6, 1e12), st.just(math.nan))
-
-
-@pytest.mark.campaign
-@given(st.lists(st.tuples(POINTS, POINTS), max_size=40), st.integers(1, 20), st.integers(1, 10))
-def test_every_point_with_positive_values_is_in_one_cell(points, columns, rows):
-    shown = [(x, y) for x, y in points if x > 0 and y > 0]
-    plot = log_density([x for x, _ in points], [y for _, y in points], columns, rows)
-    assert (plot is None) == (not shown)
-    if plot:
-        assert (len(plot.counts), {len(row) for row in plot.counts}) == (rows, {columns})
-        assert sum(map(sum, plot.counts)) == len(shown)
-
-
-def test_decades_have_the_same_width_and_large_values_are_above():
-    plot = log_density([1, 10, 100, 1000], [1, 10, 100, 1000], 4, 4)
-    assert plot.counts == [[0, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 0]]
-    assert (plot.x, plot.y) == ((1, 1000), (1, 1000))
-
-
-def test_one_value_alone_is_in_the_middle_and_no_points_are_no_grid():
-    plot = log_density([8, 8], [5, 5], 4, 2)
-    assert plot.x == (4, 16)
-    assert [row.index(2) in (1, 2) for row in plot.counts if any(row)] == [True]
-    assert log_density([], [], 3, 3) is None
-    assert log_density([math.nan, 0], [1, 1], 3, 3) is None
-    assert log_density([1], [1], 0, 3) is None
 
 
 def test_points_of_curves_are_shown_where_there_is_room_and_x_is_above_0():

@@ -29,7 +29,7 @@ from nsystui.questions.gpu.device_time import BusyParts, Device, DeviceIntervals
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import exposed_times, link_rate, rate, sizes_moved
 from nsystui.questions.nccl.grouping import NcclProperty
-from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_and_sizes, durations_of_size, size_histogram
+from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_of_size, size_histogram
 from nsystui.questions.nccl.summary import KERNEL, nccl_summary
 from nsystui.questions.queries.tasks import RankedTask
 
@@ -64,36 +64,10 @@ class TestHistogram:
         early = EVERYTHING.with_window(Window(0, 10_500_000))
         assert [size.calls for size in size_histogram(payload.pairing(), early)] == [0, 0, 1, 0]
 
-    def test_calls_and_bytes_of_each_power_of_two(self, payload, tmp_path):
-        """From the smallest to the largest, with the empty buckets between them."""
-        sizes = PAYLOAD_BYTES
-        expected = {f"{1 << power}KiB": (0, 0) for power in range(5, 10)} | {f"{1 << n}MiB": (0, 0) for n in range(5)}
-        expected |= {
-            "32KiB": (1, sizes["ncclAllGather"]),
-            "64KiB": (1, sizes["ncclReduceScatter"]),
-            "512KiB": (2, 2 * sizes["ncclSend"]),
-            "1MiB": (1, sizes["ncclBroadcast"]),
-            "4MiB": (1, sizes["ncclAllReduce"]),
-            "16MiB": (1, sizes["ncclReduce"]),
-        }
-        told = size_histogram(payload.pairing(), EVERYTHING, NcclProperty.POW2)
-        assert told == [(label, *found) for label, found in expected.items()]
-        assert sum(one.bytes or 0 for one in told) == sum(sizes.values())
-        # Empty messages and single bytes.
-        program = Program(tmp_path / "program.sqlite")
-        for size in (0, 1, 3, 0):
-            program.call("ncclAllReduce", size=size)
-        assert size_histogram(program.pairing(), EVERYTHING, NcclProperty.POW2) == [
-            ("0B", 2, 0),
-            ("1B", 1, 1),
-            ("2B", 1, 3),
-        ]
-
-    @pytest.mark.parametrize(("by", "bins"), [(NcclProperty.POW2, 0), (NcclProperty.SIZE, 4)])
-    def test_unknown_sizes_are_counted_apart(self, plain, by, bins):
-        told = size_histogram(plain.pairing(), EVERYTHING, by)
+    def test_unknown_sizes_are_counted_apart(self, plain):
+        told = size_histogram(plain.pairing(), EVERYTHING)
         assert told[-1] == (None, 7, None)
-        assert [one.calls for one in told[:-1]] == [0] * bins
+        assert [one.calls for one in told[:-1]] == [0] * 4
 
 
 DURATIONS = {("AllReduce", 1024): [1_000, 3_000, 5_000, 47_000], ("AllReduce", 4096): [7_000], ("Broadcast", 1024): [9]}
@@ -159,15 +133,6 @@ class TestBySize:
         answer = self.by_size(plain)
         assert (len(answer), answer.total) == (0, 0)
         assert answer.notes[0].startswith("no message sizes: ")
-
-
-def test_sizes_and_durations_for_a_scatter(timed):
-    size, duration = durations_and_sizes(timed.pairing(), EVERYTHING, "AllReduce")
-    assert size.tolist() == [1024] * 4 + [4096]
-    assert duration.tolist() == DURATIONS["AllReduce", 1024] + DURATIONS["AllReduce", 4096]
-    assert size.dtype == duration.dtype == np.int64
-    late = EVERYTHING.with_window(Window(10**9, 10**10))
-    assert [len(part) for part in durations_and_sizes(timed.pairing(), late, "AllReduce")] == [0, 0]
 
 
 class TestDurationsOfOneSize:

@@ -23,7 +23,6 @@ from nsystui.questions.timeline.events import (
     EventSpan,
     Matches,
     Neighbours,
-    lane_events,
     long_events,
     longest_in,
     longest_range_in,
@@ -348,13 +347,3 @@ def test_a_name_stands_in_the_columns_of_its_event():
     # Two events share a column: the first keeps a letter before the second begins.
     both = (EventSpan(0, 65, "scale", "compute"), EventSpan(65, 120, "add", "compute"))
     assert drawn(12, [1] * 12, full, both) == "│scalK│add K"
-
-
-def test_the_table_has_the_operations_of_the_lanes_in_the_window(job, timeline, opened_lanes):
-    lane = stream_lanes(opened_lanes)[0]
-    own = operations(job, lane)
-    window = Window(own[10][0], own[60][1])
-    answer = lane_events(timeline, [lane], window)
-    expected = [(a, b - a) for a, b, *_ in own if a < window.end and b > window.start]
-    assert sorted((row[0], row[3]) for row in answer.page(0, 10_000)) == sorted(expected)
-    assert answer.name == "timeline"

@@ -16,7 +16,7 @@ WATCHED = Path(__file__).with_name("watched.py")
 QUITS = ("q", "ctrl+c", "ctrl+q")
 MOVES = ("up", "down", "left", "right", "pageup", "pagedown", "home", "end", "tab", "shift+tab", "enter")
 SCREENS = ("1", "2", "3", "4", "5", "6", "7", "8", "9", "L", "ctrl+p")
-PROMPTS = ("/", "f", "r", "D", "T", "g", "e", "E", "X", "ctrl+p")
+PROMPTS = ("/", "f", "r", "D", "T", "g", "e", "E", "ctrl+p")
 WORDS = (
     *("0", "0,1", "1-3", "9", "1s:2s", "0.5:", ":1ms", "nccl", "!nccl", "/gemm|nvjet/", "/[/", "x", "-1", "10%", "é…"),
     *("0 -- 1", "trace", "sum", "rank0.csv", "t.json", "t.md", "t.prv", "t.json.gz", "none.xyz", ""),

@@ -6,8 +6,7 @@ from itertools import product
 from jobs import WidgetApp, press, resize, rested, shown
 
 from nsystui.base.text import width_of
-from nsystui.questions.queries.distributions import Density
-from nsystui.ui.widgets.plots import bar, blocks, histogram_lines, plot_lines, stacked_bar, tick_line, time_axis
+from nsystui.ui.widgets.plots import bar, blocks, histogram_lines, stacked_bar, tick_line, time_axis
 from nsystui.ui.widgets.stacks import Cell, dominant, half_cells, shade_blocks, shades, stack_cells
 from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
@@ -70,13 +69,6 @@ def test_histogram_bars_share_one_scale_and_leave_where_there_is_only_room_for_l
     ):
         assert histogram_lines(labels, counts, width) == lines
     assert [width_of(line) for line in histogram_lines(["<64KiB", "a\x1b[31m"], [1, 2], 5)] == [5, 5]
-
-
-def test_marks_of_a_plot_grow_with_the_points_and_its_ends_have_labels():
-    plot = Density([[0, 0, 12], [0, 3, 0], [1, 0, 0]], (1.0, 100.0), (2.0, 50.0))
-    assert plot_lines(plot, 16, "{:g} u".format, "{:g} u".format) == [
-        "50 u │  ■       ", "     │ ○        ", " 2 u │·         ", "      1 u  100 u",
-    ]  # fmt: skip
 
 
 class SizedChart(StripChart):

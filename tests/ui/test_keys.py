@@ -55,7 +55,6 @@ def test_every_binding_is_a_key_of_a_keyboard_and_its_action_is_written_whole():
 @pytest.mark.parametrize(("shown", "actions"), [
     ("m", {"mark"}),
     ("M", {"metrics", "pick"}),
-    ("d", {"drawing"}),
     ("#", {"fold"}),
     ("/", {"filter", "search"}),
     ("t", {"take_window"}),

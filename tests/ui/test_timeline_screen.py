@@ -1,6 +1,5 @@
 """4 GPU and L Timeline: lanes, the cursor and its values, moves, zooming, marks, selecting, exporting."""
 
-import csv
 import math
 import threading
 from itertools import pairwise
@@ -8,13 +7,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from campaign import first
-from jobs import NARROW, WIDE, line_with, name_of_screen, press, resize, rested, running, screen_text, shows, tap
+from jobs import WIDE, line_with, name_of_screen, press, resize, rested, running, screen_text, shows, tap
 from support import edit, native
 from synthetic import training_job
 
-from nsystui.base.selection import Selection, Window
+from nsystui.base.selection import Window
 from nsystui.exports.metadata import tid_of
-from nsystui.output.files import save
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.pictures.gpu import held_back, mean
 from nsystui.ui.pictures.zoom import inside, zoomed
@@ -124,30 +122,6 @@ async def test_threads_have_lanes_of_what_they_ran_on_cpus(written_once, cache_d
 
 
 NAN = math.nan
-
-
-@pytest.mark.campaign
-async def test_e_exports_the_lanes_as_they_are_shown(demo_job, cache_directory, tmp_path):
-    async with running(demo_job, cache_directory, NARROW, "4", "+", "down") as (app, _):
-        screen = app.screen
-        save(screen.answer_to_export(), tmp_path / "screen.csv", overwrite=False)
-        view, columns = screen.picture.window, screen.chart.chart_width
-        devices = app.job.busy(Selection()).devices
-        lanes = [device.lanes(view, columns) for device in devices]
-    with (tmp_path / "screen.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == len(devices) * columns * 5  # compute, exposed NCCL, memory, graph, idle
-    for rank, one in enumerate(lanes):
-        own = [row for row in rows if row["Rank"] == str(rank)]
-        exposed = [row["Share (%)"] for row in own if row["Lane"] == "exposed NCCL"]
-        for text, share in zip(exposed, one.exposed_nccl.tolist(), strict=True):
-            assert (text == "") == math.isnan(share)
-            assert not text or float(text) == pytest.approx(100 * share, abs=0.001)
-        for start in {row["Start (ns)"] for row in own}:
-            parts = [row["Share (%)"] for row in own if row["Start (ns)"] == start]
-            assert all(part == "" for part in parts) or sum(map(float, parts)) == pytest.approx(100, abs=0.01)
-    assert {int(row["Start (ns)"]) for row in rows} >= {view.start}
-    assert {int(row["End (ns)"]) for row in rows} >= {view.end}
 
 
 def test_a_view_stays_inside_its_base():

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsystui.exports.forms.columns import ARROW, PARQUET
-from nsystui.exports.forms.compressed import COMPRESSED
+from nsystui.exports.forms.columns import PARQUET
 from nsystui.exports.forms.form import EXPORT_ENDINGS, Form
 from nsystui.exports.forms.kineto import KINETO
-from nsystui.exports.forms.reports import RECORDING, REPORT
+from nsystui.exports.forms.reports import REPORT
 
-FORMS = (REPORT, RECORDING, COMPRESSED, KINETO, PARQUET, ARROW)
+FORMS = (REPORT, KINETO, PARQUET)
 
 
 def form_of(path: Path) -> Form | None:

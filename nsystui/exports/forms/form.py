@@ -15,7 +15,7 @@ from nsystui.base.inputs import opened
 EXPORT_ENDINGS = (".sqlite", ".sqlite3", ".db")
 RECORDING_ENDING = ".qdstrm"
 """The ending of a recording without a report, which `nsys export` does not accept."""
-REPORT_ENDINGS = (".nsys-rep", ".qdrep", RECORDING_ENDING)
+REPORT_ENDINGS = (".nsys-rep", ".qdrep")
 EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true"
 _MAGIC = b"SQLite format 3\x00"
 

@@ -1,4 +1,4 @@
-"""Reports (``.nsys-rep``, ``.qdrep``) and recordings (``.qdstrm``), exported by NVIDIA's own programs."""
+"""Reports (``.nsys-rep``, ``.qdrep``), exported by ``nsys`` itself."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from pathlib import Path
 
 from nsystui.base.errors import ExportError
 from nsystui.base.partial_files import remove
-from nsystui.exports.forms.form import ELSEWHERE, RECORDING_ENDING, REPORT_ENDINGS, Advance, Form, is_full
+from nsystui.exports.forms.form import ELSEWHERE, REPORT_ENDINGS, Advance, Form, is_full
 
 # These make message sizes readable; older versions do not know them.
 _WITH_PAYLOADS = ("--include-json=true", "--include-blobs=true")
-_IMPORTER = "QdstrmImporter"
 _SECONDS_BETWEEN = 0.1
 _MOST_PRINTED, _MOST_SAID = 1 << 26, 1 << 16
 
@@ -23,17 +22,6 @@ _MOST_PRINTED, _MOST_SAID = 1 << 26, 1 << 16
 def nsys() -> str | None:
     """Return the path of ``nsys``, if it is on the PATH."""
     return shutil.which("nsys")
-
-
-def importer() -> str | None:
-    """Return the path of ``QdstrmImporter``: on the PATH, or in the installation of ``nsys``."""
-    if path := shutil.which(_IMPORTER):
-        return path
-    program = nsys()
-    if program is None:
-        return None
-    candidates = Path(os.path.realpath(program)).parents[1].glob(f"host-*/{_IMPORTER}")
-    return next((str(candidate) for candidate in sorted(candidates) if os.access(candidate, os.X_OK)), None)
 
 
 def _write_report(report: Path, target: Path, advance: Advance) -> None:
@@ -52,20 +40,6 @@ def _write_report(report: Path, target: Path, advance: Advance) -> None:
             return
     advice = ELSEWHERE if is_full(target) else f"try it by hand: {program} export --help"
     raise ExportError(str(report), f"nsys export failed: {problem}", advice)
-
-
-def _write_recording(recording: Path, target: Path, advance: Advance) -> None:
-    """Let ``QdstrmImporter`` make the report, and export that."""
-    program = importer()
-    if program is None:
-        advice = "load the module that has nsys: it lies in its directory host-linux-x64"
-        raise ExportError(str(recording), f"a recording, but {_IMPORTER}, which makes its report, is not found", advice)
-    report = target.with_name(f"{target.name}.nsys-rep")
-    problem = _run([program, "-i", str(recording.absolute()), "-o", str(report)], report, advance)
-    if problem:
-        advice = ELSEWHERE if is_full(target) else f"try it by hand: {program} --help"
-        raise ExportError(str(recording), f"{_IMPORTER} failed: {problem}", advice)
-    _write_report(report, target, advance)
 
 
 def _run(command: Sequence[str], target: Path, advance: Advance) -> str:
@@ -101,17 +75,4 @@ def _is_odd(path: Path) -> bool:
     return os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path))
 
 
-REPORT = Form(
-    "a report of nsys",
-    tuple(ending for ending in REPORT_ENDINGS if ending != RECORDING_ENDING),
-    lambda path: path.suffix in REPORT_ENDINGS and path.suffix != RECORDING_ENDING,
-    _write_report,
-    asks=True,
-)
-RECORDING = Form(
-    "a recording of nsys",
-    (RECORDING_ENDING,),
-    lambda path: path.suffix == RECORDING_ENDING,
-    _write_recording,
-    asks=True,
-)
+REPORT = Form("a report of nsys", REPORT_ENDINGS, lambda path: path.suffix in REPORT_ENDINGS, _write_report, asks=True)

@@ -199,7 +199,7 @@ QUESTIONS = (
             "NVIDIA's pairs files by the order of their names, subtracts tables and leaves out differences below a "
             "tolerance; here rows are paired by name, marked as new or gone, and per rank where ranks differ",
         ),
-        rows=ShownRows(home=COMPARISON, title="compare two jobs"),
+        rows=ShownRows(home=COMPARISON, title="compare two jobs or groups"),
     ),
     _recipe(
         "gpu_gaps",

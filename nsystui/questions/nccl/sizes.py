@@ -13,7 +13,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.base.text import few
 from nsystui.base.types import Ints
-from nsystui.base.units import format_value, size_label
+from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.nccl.bandwidth import rate
 from nsystui.questions.nccl.grouping import (
@@ -21,7 +21,6 @@ from nsystui.questions.nccl.grouping import (
     NcclProperty,
     bucket_numbers,
     group_numbers,
-    powers_of_two,
     selected,
     shared_values,
     values_of,
@@ -40,48 +39,26 @@ if TYPE_CHECKING:
 
 
 class SizeBin(NamedTuple):
-    """The calls of one size: their label, number and bytes.
-
-    ``label`` is the bucket's, or the power of two at which the sizes begin (``4MiB``: up to 8 MiB). ``label`` and
-    ``bytes`` are ``None`` for unknown sizes.
-    """
+    """The calls of a bucket of sizes: its label, number and bytes; ``label`` and ``bytes`` are ``None`` if unknown."""
 
     label: str | None
     calls: int
     bytes: int | None
 
 
-def size_histogram(pairing: NcclPairing, selection: Selection, by: NcclProperty = NcclProperty.SIZE) -> list[SizeBin]:
-    """Count the selected communication calls by message size, small sizes first, including empty bins in between.
-
-    ``by``: ``SIZE`` (the four buckets) or ``POW2`` (from the smallest to the largest power of two, after 0 bytes).
-    Calls of unknown size, if any, are last, in a bin without label.
-    """
+def size_histogram(pairing: NcclPairing, selection: Selection) -> list[SizeBin]:
+    """Count the selected communication calls in each bucket of sizes; calls of unknown size, if any, are last."""
     calls = selected(pairing.calls, selection)
     calls = calls[calls["collective"].notna()]
     size = whole(calls["message_size"])
-    if by is NcclProperty.SIZE:
-        bin_indices, labels = bucket_numbers(calls["message_size"]), list(BUCKETS)
-    else:
-        bin_indices, labels = _powers(calls["message_size"])
+    bin_indices = bucket_numbers(calls["message_size"])
     is_known = bin_indices != NONE
-    count = np.bincount(bin_indices[is_known], minlength=len(labels))
-    sums = np.zeros(len(labels), np.int64)
+    count = np.bincount(bin_indices[is_known], minlength=len(BUCKETS))
+    sums = np.zeros(len(BUCKETS), np.int64)
     np.add.at(sums, bin_indices[is_known], size[is_known])
-    bins = [SizeBin(*values) for values in zip(labels, count.tolist(), sums.tolist(), strict=True)]
+    bins = [SizeBin(*values) for values in zip(BUCKETS, count.tolist(), sums.tolist(), strict=True)]
     unknown = int((~is_known).sum())
     return [*bins, SizeBin(None, unknown, None)] if unknown else bins
-
-
-def _powers(sizes: pd.Series[int]) -> tuple[Ints, list[str]]:
-    """Return the bin of each size (``NONE`` if unknown), and the labels of the bins."""
-    power = whole(powers_of_two(sizes))
-    powers = np.unique(power[power >= 0]).tolist()
-    positive = [edge for edge in powers if edge]
-    first, last = (positive[0].bit_length(), positive[-1].bit_length()) if positive else (1, 0)
-    edges = [*([0] if 0 in powers else []), *(1 << bits - 1 for bits in range(first, last + 1))]
-    bin_indices = np.searchsorted(edges, power) if edges else power
-    return np.where(power >= 0, bin_indices, NONE), [size_label(edge) for edge in edges]
 
 
 _STATISTICS = (
@@ -232,11 +209,3 @@ def durations_of_size(
         subject = f"{collective} of {format_value(Unit.BYTES, size) if size != NONE else 'unknown message size'}"
         notes = (f"{subject}; rows without a rank cover all ranks", *notes)
     return DurationsOfSize("nccl-durations", _DURATION_COLUMNS, rows, len(rows), notes, subject)
-
-
-def durations_and_sizes(pairing: NcclPairing, selection: Selection, collective: str) -> tuple[Times, Times]:
-    """Return message size, bytes, and duration, ns, of a collective's selected kernels of known size, by start."""
-    kernels = selected(pairing.kernels, selection)
-    is_known = (kernels["collective"] == collective) & kernels["message_size"].notna() & kernels["end"].notna()
-    kernels = kernels[is_known].sort_values("start", kind="stable")
-    return whole(kernels["message_size"]), whole(kernels["end"]) - whole(kernels["start"])

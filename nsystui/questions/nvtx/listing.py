@@ -40,7 +40,7 @@ from nsystui.questions.nvtx.loading import (
     last_times,
 )
 from nsystui.questions.nvtx.paths import NO_NODE, Folding, TreeGrouping, numbered, template
-from nsystui.questions.nvtx.tree import NvtxTree, Order
+from nsystui.questions.nvtx.tree import NvtxTree
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.captures import Captures
 from nsystui.questions.queries.conditions import duration, given, job_start, where
@@ -146,23 +146,23 @@ def tree_columns(by: TreeGrouping) -> tuple[Column, ...]:
 _OPEN = Column("open", header="Never Ended", label="never ended", unit=Unit.COUNT)
 
 
-def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str | None = None) -> TableAnswer:
-    """List the paths of ``tree``, each below its parent, siblings in ``order``, to ``depth`` levels.
+def nvtx_tree_table(tree: NvtxTree, depth: int | None = None) -> TableAnswer:
+    """List the paths of ``tree``, each below its parent, siblings in natural order, to ``depth`` levels.
 
-    The default is the tree's natural order. ``Path`` joins the names with ``›``; beyond 32 names, it shows the 8
+    ``Path`` joins the names with ``›``; beyond 32 names, it shows the 8
     outermost, the 8 innermost, and the depth. ``Level`` is 0 for an outermost range. Ranks and threads are columns, not
     rows; they are missing if a path merges several. Sums are over the ranges of the path: overlapping time counts for
     each. ``replayed`` is a column if a range captured replayed work.
     """
-    rows = list(_rows(tree, depth, tree.natural_order if order is None else Order(order)))
+    rows = list(_rows(tree, depth))
     columns = (*tree_columns(tree.by), *[REPLAYED] * tree.has_replays, *[_OPEN] * tree.has_open)
     return TableAnswer("nvtx", columns, rows, len(tree) - tree.maker.paths.groups, tree.ranges.notes)
 
 
-def _rows(tree: NvtxTree, depth: int | None, order: Order) -> Iterator[tuple[Any, ...]]:
+def _rows(tree: NvtxTree, depth: int | None) -> Iterator[tuple[Any, ...]]:
     maker, groups = tree.maker, tree.maker.paths.groups
     no_names: tuple[str, ...] = ()
-    waiting = [(number, no_names, 0) for number in maker.sorted_paths(NO_NODE, order)[::-1].tolist()]
+    waiting = [(number, no_names, 0) for number in maker.sorted_paths(NO_NODE, tree.natural_order)[::-1].tolist()]
     while waiting:
         number, names, level = waiting.pop()
         name_count = 0
@@ -180,7 +180,9 @@ def _rows(tree: NvtxTree, depth: int | None, order: Order) -> Iterator[tuple[Any
             owner = node.role if tree.by is TreeGrouping.ROLE else node.rank
             yield (path, level, node.ended, *times, *gpu, owner, tid, *more)
         if depth is None or name_count < depth:
-            waiting += [(child, names, name_count) for child in maker.sorted_paths(number, order)[::-1].tolist()]
+            waiting += [
+                (child, names, name_count) for child in maker.sorted_paths(number, tree.natural_order)[::-1].tolist()
+            ]
 
 
 INSTANCE_COLUMNS = (

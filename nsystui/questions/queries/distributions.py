@@ -1,4 +1,4 @@
-"""Distributions of values: histograms and percentiles, exact medians in little memory, and densities on a grid.
+"""Distributions of values: histograms and percentiles, exact medians in little memory, and places of curves on a grid.
 
 A database's median keeps all values: a gigabyte for the kernels of 64 ranks. `medians` counts each group's values in
 narrow classes; a second pass counts the different values in the middle classes only.
@@ -172,29 +172,6 @@ def class_of(value: Expression) -> sa.ColumnElement[int]:
     octaves = sa.func.log2(sa.cast(sa.func.greatest(value, 0), sa.Double) + 1.0)
     scaled = sa.cast(sa.func.floor(octaves * CLASSES_PER_OCTAVE), sa.Integer)
     return sa.case((value < 0, -1), else_=scaled)
-
-
-@dataclass(frozen=True)
-class Density:
-    """``counts[row][column]`` points, largest y first; ``x`` and ``y`` are the ends of the logarithmic axes."""
-
-    counts: Sequence[Sequence[int]]
-    x: tuple[float, float]
-    y: tuple[float, float]
-
-
-def log_density(x: ArrayLike, y: ArrayLike, columns: int, rows: int) -> Density | None:
-    """Count the points with x > 0 and y > 0 in each cell; ``None`` without such points or cells."""
-    xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    is_shown = (xs > 0) & (ys > 0)  # false for missing values, too
-    xs, ys = xs[is_shown], ys[is_shown]
-    if not len(xs) or columns < 1 or rows < 1:
-        return None
-    x_ends, y_ends = _ends(xs), _ends(ys)
-    column_indices = _cell_indices(xs, x_ends, columns)
-    row_indices = rows - 1 - _cell_indices(ys, y_ends, rows)
-    counts = np.bincount(row_indices * columns + column_indices, minlength=rows * columns).reshape(rows, columns)
-    return Density(counts.tolist(), x_ends, y_ends)
 
 
 Cells = list[tuple[int, int]]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Answer, Row, record
+from nsystui.base.answer import Row, record
 from nsystui.base.selection import NameFilter, Task, Window
 from nsystui.base.types import AnyQuery, Condition, Expression, Ints
-from nsystui.questions.events.kinds import KIND_TABLES, STREAM_KINDS, EventKind
-from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, columns_of, event_row, key_of
+from nsystui.questions.events.kinds import KIND_TABLES, EventKind
+from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, columns_of, event_row, key_of
 from nsystui.questions.gpu.device_time import STREAM_KEYS
 from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nccl.names import collective_of_kernel
@@ -353,31 +353,6 @@ def _row(timeline: Timeline, lane: LaneIdentity, level: ThreadEvents, index: int
         return None
     key = EventKey(lane.task.report, level.kind, int(level.row[index]), int(level.start[index]))
     return event_row(timeline.session, key, timeline.ranks)
-
-
-def lane_events(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window) -> Answer:
-    """List the events of the ranks, devices and streams of ``lanes`` that overlap ``window``, in order of start.
-
-    A GPU's lane includes all its streams. NVTX ranges and calls are listed for all levels and threads of the ranks, if
-    one of the lanes has their kind.
-    """
-    gpu = [lane for lane in lanes if not lane.is_host]
-    streams = {lane.stream for lane in gpu}
-    selected_streams = timeline.selection.streams
-    lane_streams = frozenset(stream for stream in streams if stream is not None)
-    devices = frozenset(lane.device for lane in gpu if lane.device is not None)
-    selection = replace(
-        timeline.selection,
-        window=window,
-        tasks=frozenset(lane.task for lane in lanes),
-        devices=devices if gpu else timeline.selection.devices,
-        streams=selected_streams if None in streams or not streams else lane_streams,
-    )
-    host_kinds = {lane.calls or EventKind.NVTX for lane in lanes if lane.is_host and not lane.has_stretches}
-    kinds = [kind for kind in EventKind if kind in host_kinds and timeline.session.count(KIND_TABLES[kind].table)]
-    if gpu:
-        kinds = [*STREAM_KINDS, *kinds]
-    return replace(EventList.build(timeline.session, selection, timeline.ranks, kinds), name="timeline")
 
 
 # -- matches of a name over all lanes ---------------------------------------------------------------------------------

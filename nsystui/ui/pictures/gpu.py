@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from nsystui.base.answer import END, RANK, START, UNKNOWN, Column, Row, TableAnswer, Unit
-from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.answer import TableAnswer, Unit
+from nsystui.base.selection import Selection, Window
 from nsystui.base.text import fit, safe_text
 from nsystui.base.types import Floats, grouped
 from nsystui.base.units import MISSING, format_value, numbered
@@ -35,9 +35,7 @@ from nsystui.questions.gpu.utilisation import BusyIntervals, utilisation_table
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.tasks import RankedTask
-from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.ranks.steps import step_times
-from nsystui.questions.timeline.streams import queues
 from nsystui.store import tables
 from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.widgets.panels import TextPart, wrapped
@@ -58,12 +56,9 @@ PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory",
 MOST_TELLING = ("SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX")
 """The metric families shown first if not all fit."""
 
-FITTING, NO_METRICS, USUAL, EVERY, NETWORK, QUEUES = "auto", "none", "usual", "every", "network", "queues"
+FITTING, NO_METRICS, USUAL, EVERY, NETWORK = "auto", "none", "usual", "every", "network"
 """Choices for the lanes below the GPUs, in addition to a metric's name: as many metrics as fit, none, one per family,
-all; network rates; waiting launches."""
-
-MOST_QUEUES = 8
-"""Queues shown per GPU: the streams with most waiting launches."""
+all; network rates."""
 
 _LOW_ROWS, _MIN_STACKS = 3, 3
 """Rows of a stack before metrics get any; a stack takes at most one ``_MIN_STACKS``th of the screen."""
@@ -73,7 +68,7 @@ _LOW_ROWS, _MIN_STACKS = 3, 3
 class GpuPictureRequest:
     """The request for a picture: the window in view (``None``: all of the selection), its columns and lines.
 
-    ``metrics``: ``FITTING``, ``NO_METRICS``, ``USUAL``, ``EVERY``, ``NETWORK``, ``QUEUES``, or a metric's name;
+    ``metrics``: ``FITTING``, ``NO_METRICS``, ``USUAL``, ``EVERY``, ``NETWORK``, or a metric's name;
     ``halves``: whether two devices may share a line.
     """
 
@@ -104,8 +99,6 @@ class Metric:
             return MISSING
         if self.unit.startswith("%"):
             return f"{value:.0f} %"
-        if self.unit == _WAITING:
-            return f"{value:,.1f} waiting"
         number, unit = _scaled(value, self.unit)
         return f"{number:.3g} {unit}"
 
@@ -115,15 +108,11 @@ class Metric:
             return format_value(Unit.PERCENT, self.mean)
         if self.mean is None:
             return MISSING
-        if self.unit == _WAITING:
-            return f"{self.mean:,.1f}"
         number, unit = _scaled(self.mean, self.unit.removeprefix("ticks"))
         digits = f"{number:.3g}" if self.unit != "B/s" else f"{number:.{1 if number < _TWO_DIGITS else 0}f}"
         return f"{digits}{unit}"
 
 
-_WAITING = "launches"
-"""The unit of a queue."""
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _PREFIXED = {f"{prefix}Hz": size for size, prefix in _PREFIXES}
 """Clock units with a prefix: 1,755 ``MHz`` are 1.76 ``GHz``."""
@@ -175,8 +164,6 @@ class GpuPicture:
     """The recorded names of all GPU metrics; metrics with a family first."""
     has_network: bool
     """Whether adapters were sampled."""
-    has_queues: bool
-    """Whether API calls were recorded."""
     answer: TableAnswer
     """The utilisation table of ``window`` by device."""
     notes: tuple[str, ...]
@@ -194,8 +181,7 @@ def gpu_picture(job: OpenJob, selection: Selection, request: GpuPictureRequest) 
     )
     steps = _steps(job, busy, window)
     shown_sources = _shown(sources, request.metrics, request.lines - bool(steps) - _LOW_ROWS * len(busy.devices))
-    queue_metrics = _queues(job, selection, window, request.columns) if request.metrics == QUEUES else {}
-    gpus = _gpus(job, selection, busy, window, request.columns, shown_sources, queue_metrics)
+    gpus = _gpus(job, selection, busy, window, request.columns, shown_sources)
     hosts = _hosts(job, selection, window, request.columns) if request.metrics == NETWORK else ()
     gpus += hosts
     lines = request.lines - bool(steps) - len(hosts)
@@ -207,7 +193,6 @@ def gpu_picture(job: OpenJob, selection: Selection, request: GpuPictureRequest) 
     return GpuPicture(
         base=base, window=window, gpus=gpus, parts=occurring, lanes=lanes, owners=owners, halves=halves, steps=steps,
         metrics=tuple(dict.fromkeys(source.metric for source in sorted(sources, key=lambda source: source.order))),
-        has_queues=bool(job.session.count(tables.api_calls)),
         has_network=any(job.session.count(table) for table in (tables.nic_metrics, tables.efa_samples)),
         answer=answer, notes=notes, ranks=job.ranks,
     )  # fmt: skip
@@ -240,7 +225,7 @@ def _shown(sources: list[MetricSource], choice: str, lines: int) -> list[MetricS
     usual = [source for source in sources if source.has_lane]
     if choice != FITTING:
         named = [source for source in sources if source.metric == choice]
-        return {NO_METRICS: [], NETWORK: [], QUEUES: [], USUAL: usual, EVERY: sources}.get(choice, named)
+        return {NO_METRICS: [], NETWORK: [], USUAL: usual, EVERY: sources}.get(choice, named)
     if not usual or len(usual) <= lines:
         return usual
     gpus = len({(source.report, source.gpu) for source in usual})
@@ -259,9 +244,8 @@ def _gpus(
     window: Window,
     columns: int,
     sources: Sequence[MetricSource],
-    queued: Mapping[tuple[Task, int], tuple[Metric, ...]],
 ) -> tuple[GpuLanes, ...]:
-    """Return the devices by rank, then GPUs without work; ``queued``: metrics by (task, ordinal)."""
+    """Return the devices by rank, then GPUs without work."""
     length = window.end - window.start
     if length <= 0:
         return ()
@@ -276,43 +260,13 @@ def _gpus(
         title = f"rank {device.task.rank}" + (f" {numbered('d', device.device)}" if several else "")
         part_names = ("busy", *dict.fromkeys(name for name, *_ in (*STACK, *PARTS)))
         parts = {name: tuple(getattr(lanes, name).tolist()) for name in part_names}
-        device_metrics = queued.get(device.key, metrics.get(gpu_key, ()))
-        gpus.append(GpuLanes(device, title, parts, lanes.totals, device_metrics))
+        gpus.append(GpuLanes(device, title, parts, lanes.totals, metrics.get(gpu_key, ())))
     names = {report.index: f"{report.name} " for report in job.session.reports}
     for (report, gpu), gpu_metrics in metrics.items():
         if (report, gpu) not in gpus_with_work:
             title = f"{names[report] if len(names) > 1 else ''}GPU {gpu}"
             gpus.append(GpuLanes(None, title, {}, NOTHING, gpu_metrics))
     return tuple(gpus)
-
-
-def _queues(
-    job: OpenJob, selection: Selection, window: Window, columns: int
-) -> Mapping[tuple[Task, int], tuple[Metric, ...]]:
-    """Return each stream's waiting launches as shares of the highest mean, by (task, ordinal)."""
-    length = window.end - window.start
-    if length <= 0:
-        return {}
-    edges = np.array(edges_of(window, min(columns, length)))
-    by_device: dict[tuple[Task, int], list[tuple[float, int, Floats]]] = {}
-    for (task, device, stream, _), queue in queues(job, selection).items():
-        means = queue.mean(edges)
-        by_device.setdefault((task, device), []).append((float(means.mean()), stream, means))
-    top = max((float(means.max()) for lanes in by_device.values() for *_, means in lanes), default=0.0) or 1.0
-    return {
-        device_key: tuple(
-            Metric(
-                "queue of unknown stream" if stream == UNKNOWN else f"queue {stream}",
-                tuple((means / top).tolist()),
-                mean,
-                top,
-                _WAITING,
-                "api",
-            )
-            for mean, stream, means in sorted(lanes, key=lambda lane: (-lane[0], lane[1]))[:MOST_QUEUES]
-        )
-        for device_key, lanes in by_device.items()
-    }
 
 
 _AdapterLane = tuple[str, Floats, float | None, str]
@@ -459,7 +413,7 @@ def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, 
     lanes: list[Lane] = []
     for number in dict.fromkeys((rank, busy.median_rank(window))):
         rank_busy = replace(busy, devices=tuple(device for device in busy.devices if device.device.task.rank == number))
-        for gpu in _gpus(job, selection, rank_busy, window, columns, (), {}):
+        for gpu in _gpus(job, selection, rank_busy, window, columns, ()):
             label = gpu.title if number == rank else f"{gpu.title}, median"
             lanes += [replace(lane, label=label) for lane in _work_lanes(gpu, _occurring(busy, window), height, False)]
     return ComparedLanes(window, tuple(lanes), _steps(job, busy, window))
@@ -522,41 +476,6 @@ def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: _Columns) -
             values.append((f"■ {label} {_percent(share)}{exposed}", category))
     values.append((f"idle {_percent(1.0 - busy)}", "idle"))
     return values
-
-
-LANE_COLUMNS = (
-    RANK, Column("device", header="Device", label="device", unit=Unit.DEVICE),
-    Column("lane", header="Lane", label="lane"), START, END,
-    Column("percent", header="Share (%)", label="%", unit=Unit.PERCENT, decimals=3),
-    Column("value", header="Value", label="value", unit=Unit.COUNT, decimals=3),
-    Column("unit", header="Unit", label="unit"),
-)  # fmt: skip
-
-
-def lanes_table(picture: GpuPicture) -> TableAnswer:
-    """Return the lanes as shown: a row per column, part or metric, and GPU.
-
-    A device has the parts of its stack and ``idle``, together 100 %. Metrics in other units have a value instead of a
-    percentage; both are empty if nothing was recorded.
-    """
-    rows: list[Row] = []
-    for gpu in picture.gpus:
-        device_cells = (None, None) if gpu.device is None else (gpu.device.task.rank, gpu.device.device)
-        lanes: list[tuple[str, Sequence[float], float, str]] = []
-        if gpu.device is not None:
-            lanes += [
-                (label if name != "exposed_nccl" else "exposed NCCL", gpu.parts[name], 100.0, "%")
-                for name, label, _ in STACK
-            ]
-            lanes.append(("idle", [1.0 - share for share in gpu.parts["busy"]], 100.0, "%"))
-        prefix = f"{gpu.title} " if gpu.device is None else ""
-        lanes += [(prefix + metric.label, metric.bins, metric.top, metric.unit) for metric in gpu.metrics]
-        for name, bins, top, unit in lanes:
-            for share, (start, end) in zip(bins, pairwise(edges_of(picture.window, len(bins))), strict=True):
-                value = None if math.isnan(share) else top * share
-                values = (value, None) if unit.startswith("%") else (None, value)
-                rows.append((*device_cells, name, start, end, *values, unit))
-    return TableAnswer("gpu-lanes", LANE_COLUMNS, rows, len(rows), picture.notes)
 
 
 def mean(bins: Bins, columns: _Columns) -> float | None:

@@ -50,27 +50,25 @@ class AskingScreen(ThrottledScreen[None]):
         if self.display:
             self.query_one("#keys", KeyLine).say(text)
 
-    _queued: list[Callable[[], None]] | None = None
+    _search_in_progress: Callable[[], Awaitable[None]] | None = None
 
-    def waits(self, action: Callable[[], None]) -> bool:
-        """Return whether a search runs; then ``action`` follows it."""
-        if self._queued is not None:
-            self._queued.append(action)
-        return self._queued is not None
+    @property
+    def is_searching(self) -> bool:
+        """Whether a search runs: the next keys of searches wait for it."""
+        return self._search_in_progress is not None
 
     def begin_search(self, search: Callable[[], Awaitable[None]]) -> None:
-        self._queued = []
-        self._search_first(search, self._queued)
+        self._search_in_progress = search
+        self._run_search(search)
 
     @in_background("search")
-    async def _search_first(self, search: Callable[[], Awaitable[None]], queued: list[Callable[[], None]]) -> None:
+    async def _run_search(self, search: Callable[[], Awaitable[None]]) -> None:
         try:
             await search()
         finally:
-            if self._queued is queued:
-                self._queued = None
-                for action in queued:
-                    action()
+            if self._search_in_progress is search:
+                self._search_in_progress = None
+                self.explorer.take_keys()
 
     @property
     def prompt(self) -> LinePrompt:

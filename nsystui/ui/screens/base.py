@@ -249,8 +249,9 @@ class JobScreen(ExportingScreen):
         return self.job is None or self.question.is_awaited
 
     def keeps(self, key: str) -> bool:
-        """Return whether a key must wait for the answer that is being computed."""
-        return key in keys.ON_ROWS and self.is_awaiting and not self.prompt.is_open
+        """Return whether a key must wait for the answer that is being computed, or for a search."""
+        waits = (key in keys.ON_ROWS and self.is_awaiting) or (key in keys.SEARCHES and self.is_searching)
+        return waits and not self.prompt.is_open
 
     def show_text(self, text: str) -> None:
         """Show a text instead of an answer."""

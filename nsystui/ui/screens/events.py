@@ -154,8 +154,6 @@ class EventsScreen(TableScreen):
         if self.searched is None:
             self.say("search with / first: n and N then go to the matches")
             return
-        if self.waits(partial(self.action_match, direction)):
-            return
         searched, forward = self.searched, direction > 0
 
         def find(events: EventList, row: int) -> int | None:
@@ -172,7 +170,7 @@ class EventsScreen(TableScreen):
     def action_same_kind(self, direction: int) -> None:
         """Go to the next event of this kind (-1: the previous event)."""
         values = self.values()
-        if values and not self.waits(partial(self.action_same_kind, direction)):
+        if values:
             kind = EventKind(values["kind"])
             self._find(lambda events, row: events.find(row, direction > 0, kind=kind), f"no more {kind.value} events")
 

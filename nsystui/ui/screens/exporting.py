@@ -28,7 +28,7 @@ class ExportingScreen(AskingScreen):
     """A screen with a table or a drawing to export; never overwrites a file without asking."""
 
     def answer_to_export(self) -> Answer | None:
-        """Return the table that ``e`` and ``Y`` export."""
+        """Return the table that ``e`` exports."""
         return None
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
@@ -92,21 +92,6 @@ class ExportingScreen(AskingScreen):
             return
         self.app.copy_to_clipboard(row_for_clipboard(*copied))
         self.say(f"copied the row, {_COPIED}")
-
-    def action_copy_table(self) -> None:
-        """Copy the table, unless it is too long for a terminal's clipboard."""
-        from nsystui.output.formats import text_for_clipboard
-
-        answer = self.answer_to_export()
-        if answer is None:
-            self.say("there is no table here to copy")
-            return
-        text = text_for_clipboard(answer)
-        if text is None:
-            self.say("too much for a terminal's clipboard: e writes it to a file")
-            return
-        self.app.copy_to_clipboard(text)
-        self.say(f"copied {counted(len(answer), 'row')}, {_COPIED}")
 
     def ask_for_file(
         self, label: str, proposed: str, check: Callable[[str], object], then: Callable[[Path], object]

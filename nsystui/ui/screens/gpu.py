@@ -77,8 +77,8 @@ class GpuScreen(ZoomableChartScreen):
 
     Each GPU has a lane, as high as the screen allows, of compute, NCCL that no compute hides, memory and idle time, and
     below it a lane for each metric. If there are very many GPUs, two share a line. Instead of metrics, the user may
-    choose the network (traffic of each host's adapters, below all GPUs) or queues (launches that wait in streams, below
-    each GPU). ``e`` exports the lanes; ``nsystui gpu`` prints the table of utilisation.
+    choose the network (traffic of each host's adapters, below all GPUs). ``e`` exports the drawing, or the table that
+    ``nsystui gpu`` prints; with ``--over-time`` it prints the lanes.
     """
 
     MODE_KEY = "4"
@@ -185,12 +185,11 @@ class GpuScreen(ZoomableChartScreen):
 
     def choices(self) -> tuple[Choice, ...]:
         picture = self.picture
-        if picture is None or not (picture.metrics or picture.has_network or picture.has_queues):
+        if picture is None or not (picture.metrics or picture.has_network):
             return super().choices()
         usual = (pictures.FITTING, pictures.NO_METRICS, pictures.USUAL, pictures.EVERY)
         metric_choices = usual if picture.metrics else usual[:1]
-        more_choices = [(pictures.NETWORK, picture.has_network), (pictures.QUEUES, picture.has_queues)]
-        options = (*metric_choices, *(name for name, is_available in more_choices if is_available), *picture.metrics)
+        options = (*metric_choices, *([pictures.NETWORK] if picture.has_network else ()), *picture.metrics)
         words = {name: safe_text(name) for name in options}
         selected = self.metrics if self.metrics in options else options[0]
         return (*super().choices(), Choice.among("Metrics", words, selected, lambda name: self.ask_with(metrics=name)))
@@ -221,7 +220,7 @@ class GpuScreen(ZoomableChartScreen):
             self.explorer.select(selection)
 
     def answer_to_export(self) -> Answer | None:
-        return pictures.lanes_table(self.picture) if self.picture is not None and self.picture.lanes else None
+        return self.picture.answer if self.picture is not None and self.picture.lanes else None
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
         """Return a function that draws the chosen lanes in more columns than a terminal has."""

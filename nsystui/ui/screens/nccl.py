@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -17,26 +15,23 @@ from nsystui.base.units import format_value
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import LinkRate, link_rate
-from nsystui.questions.nccl.grouping import COLUMNS, NcclProperty, bucket_numbers, powers_of_two
+from nsystui.questions.nccl.grouping import COLUMNS, NcclProperty
 from nsystui.questions.nccl.listing import nccl_listing
-from nsystui.questions.nccl.names import BUCKETS
-from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.sizes import (
     SizeBin,
     bandwidth_by_size,
     bandwidth_curve,
-    durations_and_sizes,
     size_histogram,
 )
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
-from nsystui.questions.queries.distributions import curve_places, distribution, log_density
+from nsystui.questions.queries.distributions import curve_places
 from nsystui.questions.queries.question import View
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.ui.screens.kernels import EventRowsScreen
 from nsystui.ui.screens.nccl_log import log_note
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.frame import Choice
-from nsystui.ui.widgets.plots import framed, histogram_lines, label_width, plot_lines
+from nsystui.ui.widgets.plots import framed, histogram_lines, label_width
 
 
 def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
@@ -107,23 +102,9 @@ _TALL, _MIN_CURVES, _MAX_CURVES = 30, 9, 24
 """The minimum terminal height for the summary's bandwidth curves, and their minimum and maximum lines."""
 
 
-class DrawingsBelow(Enum):
-    """The drawings below the table; values are formats of titles."""
-
-    BANDWIDTH = "median bus bandwidth {}against message size"
-    DURATIONS = "{}: durations against message size, by kernel (· 1, ○ 2–9, ■ 10+)"
-    SPREAD = "{} of {}: kernels by duration"
-    CALLS = "calls by power of two"
-
-
-@dataclass(frozen=True)
-class Points:
-    """Sizes (bytes) and median bus bandwidths (bytes/s) of a collective's curve, and the kernels of its scatter."""
-
-    sizes: Sequence[float]
-    bandwidths: Sequence[float]
-    kernel_sizes: Any
-    durations: Any
+_Curve = tuple[Sequence[float], Sequence[float]]
+"""Sizes (bytes) and median bus bandwidths (bytes/s) of a collective."""
+_TITLE = "median bus bandwidth {}against message size"
 
 
 class CollectivesScreen(TableScreen):
@@ -141,8 +122,7 @@ class CollectivesScreen(TableScreen):
     CollectivesScreen SidePanel.-empty, CollectivesScreen.-wide SidePanel.-empty { display: none; }
     """
 
-    _bars: Sequence[SizeBin] = ()
-    _points: Mapping[str, Points] = {}
+    _curves: Mapping[str, _Curve] = {}
     _link: LinkRate | None = None
     _is_without_wait = False
 
@@ -150,9 +130,8 @@ class CollectivesScreen(TableScreen):
         job = self.explorer.job
         return (*super().parameters(), job is not None and job.nccl_log is not None)
 
-    def drawn_lines(self, width: int) -> list[str]:
-        """Return the drawing in lines of ``width`` cells."""
-        return histogram(self._bars, width)
+    drawn_lines: Callable[[int], list[str]]
+    """Return the drawing in lines of this many cells."""
 
     def draw(self) -> None:
         lines = self.drawn_lines(self.size.width - (_DETAILS_WIDTH if self.has_class("-beside") else 0))
@@ -166,13 +145,13 @@ class CollectivesScreen(TableScreen):
 
     def bandwidths(self, name: str, width: int, max_lines: int) -> list[str]:
         """Return a chart of all collectives, each with its own mark; the collective ``name`` is in front."""
-        names = [collective for collective in sorted(self._points) if self._points[collective].sizes]
+        names = [collective for collective in sorted(self._curves) if self._curves[collective][0]]
         if not names:
-            return [DrawingsBelow.BANDWIDTH.value.format(""), "no bandwidth: the size of the communicator is not known"]
+            return [_TITLE.format(""), "no bandwidth: the size of the communicator is not known"]
         marks = dict(zip(names, itertools.cycle(_MARKS), strict=False))
         names.sort(key=lambda collective: collective == name)
         link = self._link
-        series = [(self._points[collective].sizes, self._points[collective].bandwidths) for collective in names]
+        series = [self._curves[collective] for collective in names]
         ends = (0.0, max([*itertools.chain(*(rates for _, rates in series)), *([link.rate] if link else [])]))
         height = max_lines - 3
         columns = width - label_width(_rate_words, ends)
@@ -192,7 +171,7 @@ class CollectivesScreen(TableScreen):
             level = rows[max(0, height - 1 - int(link.rate / ends[1] * height))]
             level[:] = "".join(level).replace(" ", _LINK)
         return [
-            DrawingsBelow.BANDWIDTH.value.format(wait_words),
+            _TITLE.format(wait_words),
             "  ".join(legend),
             *framed([*map("".join, rows)], (curves[1], ends), width, (_size_words, _rate_words)),
         ]
@@ -203,30 +182,26 @@ class CollectivesScreen(TableScreen):
 
 
 class NcclSizesScreen(CollectivesScreen):
-    """Kernels by collective and known size; the drawing shows the cursor's collective."""
+    """Kernels by collective and known size; in the drawing, the cursor's collective is in front."""
 
     PARAMETERS = ("by",)
     SCREEN = "nccl sizes"
-    STATE = (*TableScreen.STATE, "by", "drawing")
+    STATE = (*TableScreen.STATE, "by")
     PLACES = ("nccl sizes", "table", "everywhere")
 
     by = NcclProperty.BYTES
-    drawing = DrawingsBelow.BANDWIDTH
 
-    def ask(
-        self, job: OpenJob, selection: Selection
-    ) -> tuple[Answer, dict[str, Points], Sequence[SizeBin], LinkRate | None]:
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, dict[str, _Curve], LinkRate | None]:
         pairing = job.pairing()
         answer = bandwidth_by_size(job.session, selection, job.ranks, pairing, self.by)
         exact = (
             answer if self.by is NcclProperty.BYTES else bandwidth_by_size(job.session, selection, job.ranks, pairing)
         )
         link = link_rate(selected_ranks(job.ranks, selection))
-        points = _points_of(selection, pairing, exact)
-        return answer, points, size_histogram(pairing, selection, NcclProperty.POW2), link
+        return answer, _curves_of(exact), link
 
     def show(self, result: Any, same_place: bool) -> None:
-        answer, self._points, self._bars, self._link = result
+        answer, self._curves, self._link = result
         self._is_without_wait = _is_without_wait(answer)
         super().show(answer, same_place)
         self.draw()
@@ -249,43 +224,12 @@ class NcclSizesScreen(CollectivesScreen):
         self.panel.styles.height = max(self._height, len(self.panel.lines))
 
     def drawn_lines(self, width: int) -> list[str]:
-        if self.drawing is DrawingsBelow.CALLS:
-            used = [bar for bar in self._bars if bar.calls]
-            least = min(sorted((bar.calls for bar in used), reverse=True)[: self._height - 1], default=0)
-            return histogram([bar for bar in used if bar.calls >= least][: self._height - 1], width)
         name = str(self.values().get("collective"))
-        points = self._points.get(name)
-        if points is None:
-            return []
-        if self.drawing is DrawingsBelow.BANDWIDTH:
-            return self.bandwidths(name, width, self._height)
-        if self.drawing is DrawingsBelow.SPREAD:
-            return self._spread(name, points, width)
-        x, y, height = points.kernel_sizes, points.durations, self._height - 2
-        ends = log_density(x, y, 1, 1)
-        plot = ends and log_density(x, y, width - label_width(_duration_words, ends.y), height)
-        lines = plot_lines(plot, width, _size_words, _duration_words) if plot is not None else []
-        return [self.drawing.value.format(name), *lines]
-
-    def _spread(self, name: str, points: Points, width: int) -> list[str]:
-        """Draw a histogram of the cursor row's kernels."""
-        from pandas import Series
-
-        size, sizes = self.values()[_SIZE_KEYS[self.by]], points.kernel_sizes
-        if self.by is NcclProperty.SIZE:
-            is_in_row = bucket_numbers(Series(sizes)) == BUCKETS.index(str(size))
-        else:
-            is_in_row = (sizes if self.by is NcclProperty.BYTES else powers_of_two(Series(sizes)).to_numpy()) == size
-        shape = distribution(points.durations[is_in_row])
-        lines = histogram_lines([_duration_words(start) for start in shape.edges[:-1]], shape.counts, width)
-        words = format_value(Unit.BYTES, size) if isinstance(size, int) else str(size)
-        title = self.drawing.value.format(name, words)
-        return [title, *lines]
+        return self.bandwidths(name, width, self._height) if name in self._curves else []
 
     def drawing_to_export(self) -> Callable[[], Shapes | None] | None:
-        """Return the bandwidth curves, even if another drawing is shown."""
         job, selection = self.job, self.selection
-        if job is None or not self._points:
+        if job is None or not self._curves:
             return None
 
         def draw() -> Shapes | None:
@@ -298,12 +242,6 @@ class NcclSizesScreen(CollectivesScreen):
     def choices(self) -> tuple[Choice, ...]:
         return (*super().choices(), Choice.among("by", _SIZE_WORDS, self.by, lambda group: self.ask_with(by=group)))
 
-    def action_drawing(self) -> None:
-        """Show the next drawing below the table."""
-        drawings = list(DrawingsBelow)
-        self.drawing = drawings[(drawings.index(self.drawing) + 1) % len(drawings)]
-        self.draw()
-
     def open_row(self) -> None:
         values = self.values()
         if values:
@@ -315,12 +253,10 @@ def _is_without_wait(answer: Answer) -> bool:
     return any(column.key == "busbw_without_wait" and column.importance < FILES_ONLY for column in answer.columns)
 
 
-def _points_of(selection: Selection, pairing: NcclPairing, exact: TableAnswer) -> dict[str, Points]:
-    """Return the data to draw; ``exact`` is `bandwidth_by_size` by exact size."""
-    return {
-        name: Points(*bandwidth_curve(exact, name), *durations_and_sizes(pairing, selection, name))
-        for name in dict.fromkeys(map(str, filter(None, exact.cells("collective"))))
-    }
+def _curves_of(exact: TableAnswer) -> dict[str, _Curve]:
+    """Return the curves to draw; ``exact`` is `bandwidth_by_size` by exact size."""
+    names = dict.fromkeys(map(str, filter(None, exact.cells("collective"))))
+    return {name: bandwidth_curve(exact, name) for name in names}
 
 
 _MARKS = "●○■□▲△◆◇"
@@ -331,7 +267,7 @@ def _size_words(value: float) -> str:
     return format_value(Unit.BYTES, round(value))
 
 
-_rate_words, _duration_words = partial(format_value, Unit.RATE), partial(format_value, Unit.DURATION)
+_rate_words = partial(format_value, Unit.RATE)
 
 
 _GROUPS: tuple[NcclProperty | None, ...] = (
@@ -351,6 +287,7 @@ class NcclScreen(CollectivesScreen):
 
     what: What = KERNEL
     answered: What = KERNEL
+    _bars: Sequence[SizeBin] = ()
     by: NcclProperty | None = NcclProperty.SIZE
     _has_kernels = True
 
@@ -370,12 +307,12 @@ class NcclScreen(CollectivesScreen):
         if self.app.size.height >= _TALL:
             sizes = bandwidth_by_size(job.session, selection, job.ranks, pairing)
             link = link_rate(selected_ranks(job.ranks, selection))
-            curves = (_points_of(selection, pairing, sizes), link, _is_without_wait(sizes))
+            curves = (_curves_of(sizes), link, _is_without_wait(sizes))
         return has_kernels, what, answer, size_histogram(pairing, selection), curves
 
     def show(self, result: Any, same_place: bool) -> None:
         self._has_kernels, self.answered, answer, self._bars, curves = result
-        self._points, self._link, self._is_without_wait = curves or ({}, None, False)
+        self._curves, self._link, self._is_without_wait = curves or ({}, None, False)
         super().show(answer, same_place)
         self.draw()
         self.log_changed()
@@ -391,7 +328,7 @@ class NcclScreen(CollectivesScreen):
         """Return the histogram of sizes, and above it the bandwidths if the table leaves room."""
         bars = histogram(self._bars, width)
         free = self.free_lines - len(bars)
-        if free < _MIN_CURVES or not any(points.sizes for points in self._points.values()):
+        if free < _MIN_CURVES or not any(sizes for sizes, _ in self._curves.values()):
             return bars
         return [*self.bandwidths(str(self.values().get("collective")), width, min(free, _MAX_CURVES)), "", *bars]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Callable, Iterable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,17 +17,16 @@ from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nvtx.listing import REPLAYED, kernels_of, nvtx_names, nvtx_tree_table, tree_columns
+from nsystui.questions.nvtx.listing import REPLAYED, kernels_of, nvtx_names, tree_columns
 from nsystui.questions.nvtx.paths import Folding, NodeKind, TreeGrouping
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.questions.queries.question import View
 from nsystui.ui.doors import show_event
 from nsystui.ui.screens.kernels import EventRowsScreen, RangeInstancesScreen
 from nsystui.ui.screens.outline import PAGE, Outline, OutlineLayout, OutlineScreen
-from nsystui.ui.screens.table import TableScreen, ViewsScreen
+from nsystui.ui.screens.table import ViewsScreen
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import step_axis
-from nsystui.ui.widgets.prompt import one_of
 from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.stacks import bar_stack
 from nsystui.ui.widgets.strip_chart import Lane, StillChart
@@ -195,7 +193,6 @@ class NvtxScreen(OutlineScreen[Node]):
     _order_key = ""  # empty: the tree's natural order
     _target: EventKey | None = None
     _jumps = 0
-    _exported = "rows"
 
     def body(self) -> Iterable[Widget]:
         """Compose the tree with bars of GPU time, above the durations of a path's ranges."""
@@ -269,26 +266,8 @@ class NvtxScreen(OutlineScreen[Node]):
         return "idle" if values["gpu"] is None and values.get("replayed") is None else None
 
     def answer_to_export(self) -> Answer | None:
-        """Return the opened rows, or the whole tree as ``nsystui nvtx`` prints it."""
-        if self.outline is None:
-            return None
-        if self._exported == "rows":
-            return self.outline.table()
-        table: TableAnswer = nvtx_tree_table(self.outline.tree, None, self.outline.order)
-        return table
-
-    def export_to(self, path: Path) -> None:
-        """Ask whether to write the opened rows or the whole tree."""
-
-        def export(content: str) -> None:
-            self._exported = content
-            TableScreen.export_to(self, path)
-
-        self.prompt.ask("the opened rows or the whole tree?", "rows", one_of("rows", "tree"), export, replaced=True)
-
-    def action_copy_table(self) -> None:
-        self._exported = "rows"
-        super().action_copy_table()
+        """Return the opened rows; ``nsystui nvtx`` prints the whole tree."""
+        return None if self.outline is None else self.outline.table()
 
     def label_of(self, node: Node) -> str:
         """Return the name of a node, without its number of ranges."""

@@ -10,7 +10,7 @@ from textual import events, on
 from textual.containers import Container
 from textual.widget import Widget
 
-from nsystui.base.answer import Answer, Record, TableAnswer, Value, iter_rows
+from nsystui.base.answer import Answer, Record, TableAnswer, iter_rows
 from nsystui.base.errors import reason_of
 from nsystui.base.selection import Selection
 from nsystui.questions.queries.registry import view_of_table
@@ -457,13 +457,8 @@ class OverviewScreen(TablesScreen):
                 self.lay_over(KernelInstancesScreen(name, Names.FULL))
 
     def action_compare(self) -> None:
-        self.comparison.mark(self._rank() if self.table is self.ranks else None)
-
-    def action_compare_groups(self) -> None:
-        self.comparison.ask_for_groups(self._rank())
-
-    def _rank(self) -> Value:
-        return self.ranks.current_values.get("rank") if self.picture is not None else None
+        has_rank = self.table is self.ranks and self.picture is not None
+        self.comparison.mark(self.ranks.current_values.get("rank") if has_rank else None)
 
     def action_behind(self, name: str) -> None:
         """Open a table behind the overview: diagnostics, files or contents."""

@@ -1,4 +1,4 @@
-"""Comparisons from a screen of ranks: two ranks, or two groups, in the selected time."""
+"""Comparisons from a screen of ranks: two ranks in the selected time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from asyncio import to_thread
 from typing import TYPE_CHECKING
 
 from nsystui.base.selection import Selection
-from nsystui.base.text import spans
 from nsystui.ui.widgets.repainting import in_background
 
 if TYPE_CHECKING:
@@ -37,56 +36,29 @@ async def compare_straggler(screen: JobScreen) -> None:
 
 
 class RankComparison:
-    """A comparison of two ranks, by ``x`` on each, of the straggler, or of two groups that the user types."""
+    """A comparison of two ranks, by ``x`` on each, or of the straggler."""
 
     def __init__(self, screen: JobScreen) -> None:
         self._screen = screen
         self._marked: int | None = None
 
-    def is_marked(self, rank: object) -> bool:
-        """Return whether this rank waits for the second rank of a comparison."""
-        return self._marked is not None and str(rank) == str(self._marked)
-
     def mark(self, rank: Value) -> None:
         """Mark a rank, or compare it with the marked rank."""
-        if not self._can_compare():
+        screen, marked = self._screen, self._marked
+        if not screen.has_job() or screen.job is None:
             return
-        if rank is None or not str(rank).isdecimal():
-            compare_straggler(self._screen)
-        elif self._marked is None:
+        if len(screen.job_ranks) < 2:
+            screen.say("only one rank is open: ctrl+p compares two jobs")
+        elif rank is None or not str(rank).isdecimal():
+            compare_straggler(screen)
+        elif marked is None:
             self._marked = int(rank)
-            self._screen.say(f"A = rank {rank}: x on another rank compares")
-        elif self._marked == int(rank):
+            screen.say(f"A = rank {rank}: x on another rank compares")
+        elif marked == int(rank):
             self._marked = None
-            self._screen.say(f"mark cleared: rank {rank}")
+            screen.say(f"mark cleared: rank {rank}")
         else:
             from nsystui.ui.screens.diff import comparison_of_ranks
 
-            screen, marked, self._marked = self._screen, self._marked, None
-            assert screen.job is not None
-            screen.lay_over(comparison_of_ranks(screen.job, screen.selection, {marked}, {int(rank)}))
-
-    def ask_for_groups(self, rank: Value) -> None:
-        """Ask for two groups of ranks; propose the selected ranks, or the cursor's rank, as the first."""
-        if not self._can_compare():
-            return
-        from nsystui.ui.screens.diff import comparison_of_ranks, groups_of
-
-        screen = self._screen
-        job, tasks = screen.job, screen.selection.tasks
-        assert job is not None
-        first = [item.rank for item in screen.job_ranks if tasks is not None and item.task in tasks]
-        if not first and str(rank).isdecimal():
-            first = [int(str(rank))]
-
-        def compare(groups: tuple[frozenset[int], frozenset[int]]) -> None:
             self._marked = None
-            screen.lay_over(comparison_of_ranks(job, screen.selection, *groups))
-
-        screen.prompt.ask("ranks A -- B (no B: all others)", spans(first), lambda text: groups_of(job, text), compare)
-
-    def _can_compare(self) -> bool:
-        screen = self._screen
-        if screen.has_job() and len(screen.job_ranks) < 2:
-            screen.say("only one rank is open: ctrl+p compares two jobs")
-        return screen.job is not None and len(screen.job_ranks) > 1
+            screen.lay_over(comparison_of_ranks(screen.job, screen.selection, {marked}, {int(rank)}))

@@ -96,9 +96,6 @@ class RanksScreen(ViewsScreen):
     def action_compare(self) -> None:
         self.comparison.mark(self.values().get("rank"))
 
-    def action_compare_groups(self) -> None:
-        self.comparison.ask_for_groups(self.values().get("rank"))
-
     def open_row(self) -> None:
         values = self.values()
         selection = self.selection

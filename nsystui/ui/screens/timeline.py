@@ -15,7 +15,7 @@ from nsystui.base.text import counted
 from nsystui.base.units import parse_duration
 from nsystui.questions.events.listing import EventKey, key_of, window_of
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.timeline.events import Match, Matches, cpu_interval_next_to, lane_events, range_next_to
+from nsystui.questions.timeline.events import Match, Matches, cpu_interval_next_to, range_next_to
 from nsystui.questions.timeline.lanes import LaneIdentity, Timeline
 from nsystui.questions.timeline.path import path_lane_at
 from nsystui.questions.timeline.picture import lane_pictures, timeline_table
@@ -45,8 +45,6 @@ class TimelineScreen(LanesScreen):
         """Move to the next event of the lane (-1: the previous event)."""
         picture, lane, neighbours = self.drawn(), self.lane, self._neighbours
         if picture is None or lane is None or neighbours is None:
-            return
-        if self.waits(partial(self.action_event, direction)):
             return
         time, forward = self.time, direction > 0
         if lane.has_stretches:
@@ -263,8 +261,6 @@ class TimelineScreen(LanesScreen):
         picture, lane = self.drawn(), self.lane
         if picture is None or lane is None:
             return
-        if self.waits(partial(self.action_match, direction)):
-            return
         if self._marked_names is None:
             self.say("search a name with / first; ] and [ go to the next and previous event")
             return
@@ -362,32 +358,20 @@ class TimelineScreen(LanesScreen):
         """Write the visible lanes: a row for each lane and column, or a drawing."""
         from nsystui.output.formats import DRAWING, format_for_path
 
-        write = partial(super().export_to, path)
         if format_for_path(path) == DRAWING:
-            write()
-            return
-        self._list("lanes", write)
+            super().export_to(path)
+        else:
+            self._export_lanes(path)
 
-    def action_copy_table(self) -> None:
-        self._list("events", super().action_copy_table)
-
-    @in_background("list")
-    async def _list(self, content: str, when_listed: Callable[[], None]) -> None:
-        """List the visible lanes or their events in a thread, then call ``when_listed``."""
+    @in_background("lanes")
+    async def _export_lanes(self, path: Path) -> None:
         picture = self.drawn()
         if picture is None:
             return
         lanes, window = [picture.lanes[number] for number in self.chart.in_sight], self.view or picture.base
-        columns = self.chart.chart_width
-
-        def make() -> Answer:
-            if content == "events":
-                return lane_events(picture.timeline, lanes, window)
-            return timeline_table(lane_pictures(picture.timeline, lanes, window, columns), picture.timeline.busy.notes)
-
-        self._listed = None
-        self._listed = await to_thread(make)
-        when_listed()
+        shown = await to_thread(lane_pictures, picture.timeline, lanes, window, self.chart.chart_width)
+        self._listed = timeline_table(shown, picture.timeline.busy.notes)
+        super().export_to(path)
 
     def action_ncu(self) -> None:
         no_event = "there is no event under the cursor: ] moves to the next event"

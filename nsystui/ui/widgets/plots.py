@@ -1,15 +1,11 @@
-"""Text that shows amounts: blocks over time, a time axis, a histogram, a scatter plot. Plain functions, no screen."""
+"""Text that shows amounts: blocks over time, a time axis, a histogram, a plot. Plain functions, no screen."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from nsystui.base.text import fit, safe_text, width_of
-
-if TYPE_CHECKING:
-    from nsystui.questions.queries.distributions import Density
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 NOTHING = " "
@@ -193,9 +189,6 @@ def _bar(count: int, largest: int, width: int) -> str:
     return BAR * math.floor(count / largest * width + 0.5) or TRACE
 
 
-# The minimum number of points of each mark; marks differ in size, not in colour.
-_MARKS = ((10, "■"), (2, "○"), (1, "·"))
-
 _Words = Callable[[float], str]
 Ends = tuple[float, float]
 
@@ -203,15 +196,6 @@ Ends = tuple[float, float]
 def label_width(y_words: _Words, ends: Ends) -> int:
     """Return the cells of the y axis and its labels."""
     return max(width_of(y_words(end)) for end in ends) + 2
-
-
-def plot_lines(plot: Density, width: int, x_words: _Words, y_words: _Words) -> list[str]:
-    """Return a line of ``width`` cells for each row of ``plot`` and for the x axis, with labels at the ends of axes."""
-    rows = [
-        "".join(next((mark for least, mark in _MARKS if count >= least), " ") for count in counts)
-        for counts in plot.counts
-    ]
-    return framed(rows, (plot.x, plot.y), width, (x_words, y_words))
 
 
 def framed(rows: Sequence[str], ends: tuple[Ends, Ends], width: int, words: tuple[_Words, _Words]) -> list[str]:

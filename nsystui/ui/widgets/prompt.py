@@ -16,23 +16,10 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 from textual.widgets.input import Selection
 
-from nsystui.base.errors import NsystuiError, UsageError
+from nsystui.base.errors import NsystuiError
 from nsystui.base.text import safe_text
 
 _Result = TypeVar("_Result")
-
-
-def one_of(*words: str) -> Callable[[str], str]:
-    """Return a parser of one of ``words`` or its beginning; it raises UsageError for other texts."""
-
-    def parse(text: str) -> str:
-        typed = text.strip().lower()
-        match = next((word for word in words if typed and word.startswith(typed)), None)
-        if match is None:
-            raise UsageError(" or ".join(words))
-        return match
-
-    return parse
 
 
 class _SafeText(Highlighter):
