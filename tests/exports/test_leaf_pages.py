@@ -90,6 +90,12 @@ def test_sqlite_reads_a_file_of_another_form(tmp_path, statements):
     assert decoded(path, "t") is None and read_by_sqlite(path, "t")[0] == "ok"
 
 
+def test_numbers_in_a_column_of_texts_are_left_to_sqlite(tmp_path):
+    change = "UPDATE sqlite_master SET sql = replace(sql, 'c INT', 'c TEXT')"
+    path = made(tmp_path / "made", "SELECT 1", "PRAGMA writable_schema = 1", change)
+    assert decoded(path, "t") is None and read_by_sqlite(path, "t")[0] == "NUMERIC value in t.c"
+
+
 @pytest.mark.parametrize("columns", ["a INT, b INT, c INT CHECK (c < 9e99)", "a INT, b INT, c INT AS (b) VIRTUAL"])
 def test_sqlite_reads_a_table_with_rules_of_its_own(tmp_path, columns):
     with closing(sqlite3.connect(tmp_path / "made")) as connection:

@@ -85,7 +85,7 @@ def _computed(session: Session, reports: Sequence[Report]) -> Mapping[int, Array
     mpi = _merged(session, tables.mpi_calls, reports)
     traced = {task.report for task in mpi}
     ranges = is_mpi_range(), tables.nvtx_ranges.c.end.is_not(None)
-    mpi |= _merged(session, tables.nvtx_ranges, [one for one in reports if one.index not in traced], *ranges)
+    mpi |= _merged(session, tables.nvtx_ranges, [item for item in reports if item.index not in traced], *ranges)
     cuda = _merged(session, tables.api_calls, reports)
     cuda = {task: subtract(calls, mpi[task]) if task in mpi else calls for task, calls in cuda.items()}
     arrays: dict[int, dict[str, Array]] = {report.index: {} for report in reports}
