@@ -6,10 +6,9 @@ clock (0 is the start of the session). ``process`` and ``thread`` are NVIDIA's s
 alone. GPU work of an unknown process has ``NO_PROCESS``; an unknown device or stream is -1. NVTX ranges never closed,
 and MPI and UCX calls that never returned, have no ``end``. ``kind`` of OpenMP and OpenACC events is the end of the
 native table's name. A row of page faults is one fault of a CPU, or ``count`` of a GPU; its ``source_file`` is empty,
-not missing, if the export has the column but no file. A row of GPU memory is an allocation or a free (``is_free``);
-``pool`` is the address of its pool, if any, with the pool's size and use afterwards. ``nic`` of a switch is its GUID. A
-row of EFA samples is a ``value`` of a ``field``, or in older exports an event as JSON (``data``). ``original`` of a
-graph's node is the node of which it is a copy, if any.
+not missing, if the export has the column but no file. A row of GPU memory is an allocation or a free (``is_free``).
+``nic`` of a switch is its GUID. A row of EFA samples is a ``value`` of a ``field``, or in older exports an event as
+JSON (``data``). ``original`` of a graph's node is the node of which it is a copy, if any.
 
 A file access has only the thread's ``tid``, which is unique on its machine.
 
@@ -252,19 +251,11 @@ GPU_PAGE_FAULTS = _table(
     "--cuda-um-gpu-page-faults=true",
     "row start end process device address count",
 )
-_MEMORY_USAGE = "--cuda-memory-usage=true"
 GPU_MEMORY = _table(
     "gpu_memory",
     "allocations and frees of memory by CUDA",
-    _MEMORY_USAGE,
-    "row start process device context address bytes memory:t is_free correlation_id name:t pool pool_size pool_used",
-)
-MEMORY_POOLS = _table(
-    "memory_pools",
-    "memory pools of CUDA",
-    _MEMORY_USAGE,
-    "row start process device pool operation:t size used release_threshold bytes_kept",
-    detail=" that were made, trimmed or destroyed",
+    "--cuda-memory-usage=true",
+    "row start process device context address bytes memory:t is_free correlation_id name:t",
 )
 OPENMP_EVENTS = _table("openmp_events", "OpenMP events", "-t openmp", "row start end thread process name:t kind:t")
 OPENACC_EVENTS = _table(

@@ -27,7 +27,8 @@ _PAGES = 256
 """Pages decoded at once, some 10,000 rows: a cancelled question ends soon."""
 _GAP = 8
 """Pages in between that are read, too, because one larger read costs less than two."""
-_REAL, _ZERO, _LAST_INTEGER, _RESERVED, _FIRST_TEXT, _LONG = 7, 8, 9, (10, 11), 12, 128
+_REAL, _ZERO, _LAST_NUMBER, _FIRST_TEXT, _LONG = 7, 8, 9, 12, 128
+_NUMBERS = "INT", "REAL", "FLOA", "DOUB"
 _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((kind - 12) // 2 for kind in range(12, 256))], np.uint8)
 """Bytes of a value by serial type, for types of one byte."""
 _SHIFTS = np.array([64 - 8 * int(size) if size else 0 for size in _SIZES[:7]] + [0] * 249, np.int64)
@@ -45,8 +46,7 @@ class UnusualPages(Exception):
 class LeafPages:
     """The pages of a table with the columns ``names``.
 
-    ``integers`` are names of columns, ``required`` numbers of columns without NULL, and ``usual`` the first and last
-    serial type of the values in each column (besides 0, NULL).
+    ``integers`` are names of columns, ``required`` numbers of columns without NULL.
     """
 
     path: Path
@@ -56,7 +56,13 @@ class LeafPages:
     names: tuple[str, ...]
     integers: frozenset[str]
     required: tuple[int, ...]
-    usual: tuple[tuple[int, int], ...]
+    declared: tuple[str, ...]
+
+    @cached_property
+    def usual(self) -> list[tuple[int, int]]:
+        """The first and last serial type of each column."""
+        are_numbers = (any(word in kind.upper() for word in _NUMBERS) for kind in self.declared)
+        return [(0, _LAST_NUMBER) if is_number else (_FIRST_TEXT, _LONG - 1) for is_number in are_numbers]
 
     @cached_property
     def leaves(self) -> tuple[Ints, Ints]:
@@ -170,10 +176,7 @@ class LeafPages:
         least, most = kinds.min(axis=1), kinds.max(axis=1)
         places = [header + width + 1]
         for kind, low, high, (first, last) in zip(kinds, least, most, self.usual, strict=True):
-            if high > last or (high >= _RESERVED[0] and np.isin(kind, _RESERVED).any()):
-                raise UnusualPages
-            if low < first and ((kind > 0) & (kind < first)).any():  # a number in a column of texts
-                raise UnusualPages
+            _require(high <= last, low >= first or not ((kind > 0) & (kind < first)).any())
             places.append(places[-1] + _SIZES[kind if low < high else high] if high else places[-1])
         _require((places[-1] == end).all(), least[list(self.required)].all())
         eight = np.ndarray((len(buffer) - 8,), "V8", buffer, strides=(1,))
@@ -212,7 +215,7 @@ class _Rows:
         number = self.names.index(native)
         kind = self.kinds[number]
         least, most = int(kind.min()), int(kind.max())
-        if most > _LAST_INTEGER or (most >= _REAL and (kind == _REAL).any()):
+        if most >= _REAL and (kind == _REAL).any():
             raise UnusualPages
         if least == most and (not least or least > _REAL):
             return np.full(len(kind), max(least - _ZERO, 0), np.int64), None if least else np.zeros(len(kind), bool)
@@ -245,15 +248,8 @@ def leaf_pages(path: Path, table: str) -> LeafPages | None:
         return None
     integers = frozenset(name for _, name, kind, _, _, key, _ in columns if "INT" in kind.upper() and not key)
     required = tuple(number for number, _, _, is_required, *_ in columns if is_required)
-    usual = tuple(_usual(kind.upper()) for _, _, kind, *_ in columns)
-    return LeafPages(path, table, root, page_size, tuple(name for _, name, *_ in columns), integers, required, usual)
-
-
-def _usual(declared: str) -> tuple[int, int]:
-    """Return the first and last serial type of values in a column: https://www.sqlite.org/datatype3.html#affinity."""
-    if any(word in declared for word in ("INT", "REAL", "FLOA", "DOUB")):
-        return 0, _LAST_INTEGER
-    return (_FIRST_TEXT if any(word in declared for word in ("CHAR", "CLOB", "TEXT")) else 0), _LONG - 1
+    _, names, declared, *_ = zip(*columns, strict=True)
+    return LeafPages(path, table, root, page_size, names, integers, required, declared)
 
 
 @contextmanager

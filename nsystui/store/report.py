@@ -134,7 +134,7 @@ class PackedTables:
     damaged: Mapping[str, str] = field(default_factory=dict)
 
 
-_WITHOUT_SPAN = ("nic_metrics", "profiler_overhead", "gpu_memory", "memory_pools", "file_accesses")
+_WITHOUT_SPAN = ("nic_metrics", "profiler_overhead", "gpu_memory", "file_accesses")
 
 
 def has_span(table: CanonicalTable) -> bool:

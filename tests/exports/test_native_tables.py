@@ -9,7 +9,6 @@ import sqlalchemy as sa
 from support import edit
 from synthetic import SWITCH_GUID, ExportWriter, all_tables_export, empty_export, old_schema_export, simulation_export
 from synthetic.demo import SCHEMAS
-from synthetic.writing.host import Pool
 
 from nsystui.base.selection import Selection
 from nsystui.questions.kernels.activities import LIBRARIES, work_instances, work_summary
@@ -240,18 +239,16 @@ class TestGpuMemory:
         path = tmp_path / "x.sqlite"
         with ExportWriter(path) as export:
             process = export.process(7)
-            export.memory_pool(process, 0, 5, Pool(64, 0, 0, 9))
-            export.gpu_memory(process, 1, 10, 4_096, address=640, correlation_id=3, pool=Pool(64, 8_192, 4_096))
+            export.gpu_memory(process, 1, 10, 4_096, address=640, correlation_id=3)
             export.gpu_memory(process, 1, 20, 16, address=1_280, memory=5, name="table")
             export.gpu_memory(process, 1, 30, 4_096, address=640, is_free=True)
         session = opened(path)
         process = (1 << 48) | (7 << 24)
         assert rows(session, tables.gpu_memory) == [
-            (1, 10, process, 1, 1, 640, 4_096, "Device", 0, 3, None, 64, 8_192, 4_096),
-            (2, 20, process, 1, 1, 1_280, 16, "Device Static", 0, None, "table", None, None, None),
-            (3, 30, process, 1, 1, 640, 4_096, "Device", 1, None, None, None, None, None),
+            (1, 10, process, 1, 1, 640, 4_096, "Device", 0, 3, None),
+            (2, 20, process, 1, 1, 1_280, 16, "Device Static", 0, None, "table"),
+            (3, 30, process, 1, 1, 640, 4_096, "Device", 1, None, None),
         ]
-        assert rows(session, tables.memory_pools) == [(1, 5, process, 0, 64, "Created", 0, 0, 9, None)]
 
 
 class TestLibraryCalls:

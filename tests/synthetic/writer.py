@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, Final
 
-from synthetic.writing.host import Pool, Stack
+from synthetic.writing.host import Stack
 from synthetic.writing.schema import GPU_OPERATION, TABLES, Tables
 from synthetic.writing.target import Process, Thread
 from synthetic.writing.writer import CATEGORY, MARK, METRICS_LIST, NvtxPayload
@@ -28,10 +28,6 @@ _TABLES: Final = {
         "sourceLine@3.28"
     ),
     "CUDA_UM_GPU_PAGE_FAULT_EVENTS": ("start! end! globalPid! deviceId! address! numberOfPageFaults! faultAccessType!"),
-    "CUDA_GPU_MEMORY_POOL_EVENTS@3.0": (
-        "start! globalPid! deviceId! address! operationType! poolType! correlationId minBytesToKeep "
-        "localMemoryPoolReleaseThreshold localMemoryPoolSize localMemoryPoolUtilizedSize"
-    ),
     "CUBLAS_EVENTS": "start! end! eventClass! globalTid nameId!",
     "CUDNN_EVENTS": "start! end! eventClass! globalTid nameId!",
     "OSRT_FILE_ACCESS_EVENTS@3.20": (
@@ -104,14 +100,6 @@ class ExportWriter(DemoWriter):
         """Write a group of GPU page faults of unified memory; `access` 1 read, 2 write, 3 atomic, 4 prefetch."""
         row = (start, end, process.global_id, device, address, count, access)
         self.rows("CUDA_UM_GPU_PAGE_FAULT_EVENTS").append(row)
-
-    def memory_pool(
-        self, process: Process, device: int, time: int, pool: Pool, *, operation: int = 1, keep: int | None = None
-    ) -> None:
-        """Write that a memory pool is created (1), destroyed (2) or trimmed (3) to at least `keep` bytes."""
-        state = (pool.release_threshold, pool.size, pool.used)
-        row = (time, process.global_id, device, pool.address, operation, 1, None, keep, *state)
-        self.rows("CUDA_GPU_MEMORY_POOL_EVENTS").append(row)
 
     def library_call(self, thread: Thread, start: int, end: int, name: str, *, library: str = "CUBLAS") -> None:
         """Write a call of cuBLAS, or with `library` ``CUDNN`` of cuDNN."""

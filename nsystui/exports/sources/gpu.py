@@ -197,16 +197,12 @@ def gpu_page_faults(schema: Schema) -> Source:
     return Source(table, integers(schema, table, wanted), {"gpu_page_faults": Transform(fields)})
 
 
-_POOL_OPERATIONS = {0: "Invalid", 1: "Created", 2: "Destroyed", 3: "Trimmed"}
-
-
 def gpu_memory(schema: Schema) -> Source:
-    """Return allocations and frees (docs/exports.md#gpu-memory); before schema 3.0 without their pools."""
+    """Return allocations and frees (docs/exports.md#gpu-memory)."""
     table = "CUDA_GPU_MEMORY_USAGE_EVENTS"
     wanted = native_columns(
         "start process:globalPid device:deviceId context:contextId address bytes memory_kind:memKind "
-        "is_free:memoryOperationType correlation_id:correlationId pool:localMemoryPoolAddress "
-        "pool_size:localMemoryPoolSize pool_used:localMemoryPoolUtilizedSize"
+        "is_free:memoryOperationType correlation_id:correlationId"
     )
     fields = {
         "row": "row_id",
@@ -214,27 +210,9 @@ def gpu_memory(schema: Schema) -> Source:
         "memory": labelled("memory_kind", MEMORY_KINDS),
         **column_fields("is_free", "correlation_id"),
         "name": "nullif(name, '')",
-        "pool": "nullif(c.pool, 0)",
-        **column_fields("pool_size", "pool_used"),
     }
     columns = {**integers(schema, table, wanted), "name": schema.text(table, "name")}
     return Source(table, columns, {"gpu_memory": Transform(fields)})
-
-
-def memory_pools(schema: Schema) -> Source:
-    table = "CUDA_GPU_MEMORY_POOL_EVENTS"
-    wanted = native_columns(
-        "start process:globalPid device:deviceId pool:address operation_type:operationType size:localMemoryPoolSize "
-        "used:localMemoryPoolUtilizedSize release_threshold:localMemoryPoolReleaseThreshold "
-        "bytes_kept:minBytesToKeep"
-    )
-    fields = {
-        "row": "row_id",
-        **column_fields("start", "process", "device", "pool"),
-        "operation": labelled("operation_type", _POOL_OPERATIONS),
-        **column_fields("size", "used", "release_threshold", "bytes_kept"),
-    }
-    return Source(table, integers(schema, table, wanted), {"memory_pools": Transform(fields)})
 
 
 SOURCES: dict[str, SourceMaker] = {
@@ -249,6 +227,5 @@ SOURCES: dict[str, SourceMaker] = {
     "CUDA_UM_CPU_PAGE_FAULT_EVENTS": cpu_page_faults,
     "CUDA_UM_GPU_PAGE_FAULT_EVENTS": gpu_page_faults,
     "CUDA_GPU_MEMORY_USAGE_EVENTS": gpu_memory,
-    "CUDA_GPU_MEMORY_POOL_EVENTS": memory_pools,
 }
 """The function that makes the source of each native table."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -40,16 +39,6 @@ def _address(function: str, module: str) -> int:
 
 Stack = Sequence[Frame]
 """A call stack, the innermost function first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """A memory pool at the time of an allocation from it; sizes in bytes."""
-
-    address: int
-    size: int
-    used: int
-    release_threshold: int = 0
 
 
 class HostEvents(TargetInfo):
@@ -135,13 +124,11 @@ class HostEvents(TargetInfo):
         correlation_id: int | None = None,
         context: int | None = 1,
         name: str | None = None,
-        pool: Pool | None = None,
     ) -> None:
         """Write an allocation of `size` bytes in memory of kind `memory`, or with `is_free` its end."""
-        of_pool = (pool.address, pool.release_threshold, pool.size, pool.used) if pool else (None,) * 4
         self.rows("CUDA_GPU_MEMORY_USAGE_EVENTS").append(
             (
                 time, process.global_id, device, context, address, 0, size, memory, int(is_free), name, correlation_id,
-                *of_pool, None, None,
+                *(None,) * 6,
             )
         )  # fmt: skip
