@@ -227,7 +227,7 @@ def test_a_window_beyond_the_sessions_is_refused_and_one_before_the_first_event_
     assert run("kernels", export, "--time", "0:1us").status == 0
 
 
-TABLES = ["summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "functions", "steps"]
+TABLES = ["summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "steps"]
 
 
 def test_the_dashes_between_the_jobs_may_be_followed_by_options():

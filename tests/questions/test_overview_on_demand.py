@@ -140,9 +140,9 @@ class TestWhatIsRead:
         expected = ['"device"', '"end"', '"name_id"', '"process"', '"row_id"', '"short_id"', '"start"']
         assert columns_of(kernels) == expected
         extent, names, ids = map(columns_of, scans(read, RUNTIME))
-        assert extent == ['"end"', '"event_class"', '"row_id"', '"start"', '"thread"']
+        assert extent == ['"end"', '"event_class"', '"name_id"', '"row_id"', '"start"', '"thread"']
         # whether graphs were replayed, and, as a GPU idles for long, whether ids of calls are missing
-        assert {*names} == {*extent, '"name_id"', '"return_value"'}
+        assert {*names} == {*extent, '"return_value"'}
         assert {*ids} == {*names, '"correlation_id"'}
 
     def test_who_is_which_rank_by_mpi_takes_no_nccl(self, tmp_path, cache, read):
