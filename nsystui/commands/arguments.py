@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import head, key_named
-from nsystui.base.errors import DamagedError, NsystuiError, UsageError
+from nsystui.base.errors import DamagedError, UsageError
 from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_words
 from nsystui.base.terminal import complain as complain
 from nsystui.base.text import counted
@@ -219,9 +219,9 @@ def open_job(
             if partly and not job.session.reports and any(isinstance(error, DamagedError) for error in failures):
                 failures = opener.add(job, exports, whole, partly)
         job.left_out = tuple(map(str, failures))
-        request.unread.extend(failures)
         if not job.session.reports:
-            raise NsystuiError("no export could be opened") if failures else UsageError("no files")
+            raise request.none_opened(failures) if failures else UsageError("no files")
+        request.unread.extend(failures)
         opener.join(job)
         say_notes(*filter(None, [job.several_runs]))
         is_aligned = len(job.session.reports) > 1 and bool(times or request.selecting.time)

@@ -123,6 +123,8 @@ class Drawn:
 
 PARTIAL = 4
 """The exit status of an answer that lacks a file, a table or a rule."""
+_MOST_ERRORS = 3
+"""The most lines about the same problem."""
 _Part = TypeVar("_Part", Opening, Selecting, Output, Drawn)
 
 
@@ -160,12 +162,20 @@ class Request:
         paths = discover(self.opening.files)
         if any(map(is_there, paths)):
             return
+        failures = list[ExportError]()
         for path in paths:
             try:
                 check(path)
             except ExportError as error:
-                self.unread.append(error)
-        raise NsystuiError("no export could be opened")
+                failures.append(error)
+        raise self.none_opened(failures)
+
+    def none_opened(self, failures: Sequence[NsystuiError]) -> NsystuiError:
+        """Return the error of a job without a readable file, one line if many files have the same problem."""
+        if len(failures) > _MOST_ERRORS and len({getattr(error, "cause", error) for error in failures}) == 1:
+            return NsystuiError(f"{failures[0]}; no export could be opened: all {len(failures):,} have this problem")
+        self.unread.extend(failures)
+        return NsystuiError("no export could be opened")
 
     def without(self, error: ExportError) -> Request | None:
         """Return the request without an unreadable file; ``None`` if an answer has begun, or no file remains.

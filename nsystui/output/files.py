@@ -127,14 +127,6 @@ def save_text(text: str, path: str | os.PathLike[str], overwrite: bool = False) 
     save_together({Path(path): text}, overwrite)
 
 
-def save_stream(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[BinaryIO], int]) -> int:
-    """Save the bytes that ``fill`` writes, like `save` and with its errors; return the result of ``fill``.
-
-    Compresses if the name ends in ``.gz``.
-    """
-    return save_together({Path(path): streamed(path, fill)}, overwrite)[0]
-
-
 def streamed(path: str | os.PathLike[str], fill: Callable[[BinaryIO], int]) -> _Contents:
     """Return contents for `save_together` that ``fill`` writes, compressed if the name ends in ``.gz``."""
 
@@ -362,7 +354,7 @@ def save_trace(trace: Trace, path: str | os.PathLike[str], overwrite: bool = Fal
     if len(files) == 1:
         from nsystui.output.chrome_trace import write_chrome_trace
 
-        return save_stream(path, overwrite, lambda stream: write_chrome_trace(trace, stream))
+        return save_together({Path(path): streamed(path, partial(write_chrome_trace, trace))}, overwrite)[0]
     from nsystui.output.paraver import ParaverRows, view_texts, write_records
     from nsystui.output.paraver_types import EventTypes
 

@@ -36,7 +36,7 @@ def lines(result: Triage, files: str = _FILES, lists_unjudged: bool = False) -> 
     """
     out, account = [*_paragraph(result.summary), result.headline], (*result.left_out, result.account, result.kernels)
     out += [*(line for words in account for line in _paragraph(words)), ""]
-    for finding in detailed(result):
+    for finding in [finding for finding in result.findings if not finding.under][:_MAX_DETAILED]:
         out += [_head(finding), *body_lines(finding, files), *_symptoms(result, finding), ""]
     more = [finding for finding in result.findings if not finding.under][_MAX_DETAILED:]
     if more:
@@ -45,11 +45,6 @@ def lines(result: Triage, files: str = _FILES, lists_unjudged: bool = False) -> 
         out += [*textwrap.wrap(COSTS, _WIDTH), ""]
     out += _not_checked_lines(result, files, lists_unjudged)
     return [line.rstrip() for line in out]
-
-
-def detailed(result: Triage) -> list[Finding]:
-    """Return the findings to show in full: the first that are not symptoms."""
-    return [finding for finding in result.findings if not finding.under][:_MAX_DETAILED]
 
 
 def _symptoms(result: Triage, cause: Finding) -> list[str]:

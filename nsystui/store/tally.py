@@ -152,7 +152,8 @@ def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, rows: str, 
     start, end, process = (f'"{name}"' if name in names else "NULL" for name in ("start", "end", "process"))
     times = f"{first_of(table, start)}, greatest(max({start}), max({end}))"
     launches = f"count(*) FILTER (({_WORK}) AND NOT contains(name, 'HostFunc'))" if "name" in names else "0"
-    groups = connection.execute(f"SELECT {process}, count(*), {launches}, {times} FROM {rows} GROUP BY 1").fetchall()
-    known = ((dict.fromkeys([owner] * (owner is not None), n) for n in numbers) for owner, *numbers, _, _ in groups)
-    counts = zip(groups, known, strict=True)
-    return sum((Tally(rows, *edges, *map(Counter, of)) for (_, rows, _, *edges), of in counts), Tally())
+    query, tally = f"SELECT {process}, count(*), {launches}, {times} FROM {rows} GROUP BY 1", Tally()
+    for owner, number, launching, first, last in connection.execute(query).fetchall():
+        known = () if owner is None else (Counter({owner: number}), Counter({owner: launching}))
+        tally += Tally(number, first, last, *known)
+    return tally

@@ -201,3 +201,12 @@ def test_instances_and_its_alias_name_one_kernel_in_any_form(run, whole, form):
         for flag in ("--instances", "--kernel"):
             assert len(run("kernels", whole, flag, name, *JSON).json) == row["count"]
             assert sum(line["launches"] for line in run("ncu", whole, flag, name, *JSON).json) == row["count"]
+
+
+@pytest.mark.parametrize(("number", "lines"), [(3, 4), (5, 1)])
+def test_many_files_with_the_same_problem_are_one_line(run, tmp_path, number, lines):
+    for rank in range(number):
+        (tmp_path / f"rank{rank}.sqlite").write_text("no export")
+    done = run("kernels", tmp_path)
+    assert done.status == 2 and len(done.err.splitlines()) == lines
+    assert "rank0.sqlite" in done.err and "no export could be opened" in done.err

@@ -139,8 +139,7 @@ equal spans of the selected time.""",
 How busy each GPU was: one row per rank and device, with compute (kernels that do not communicate), NCCL, memory
 operations and whole CUDA graphs as unions of time. They overlap, so that together they may exceed `busy`; `exposed` is
 NCCL that no compute hides. With --over-time, one row for each device and each of --bins equal spans of the selected
-time, with every GPU metric that was sampled. This is the table that `e` exports on the GPU screen; while zoomed, with
---time set to the view's ends.""",
+time, with every GPU metric that was sampled. On the screen 4 GPU, `e` exports the table without --over-time.""",
         examples="""  nsystui gpu rank*.sqlite
   nsystui gpu rank0.sqlite --time 1.2s:1.5s --format json
   nsystui gpu rank*.sqlite --over-time --bins 1000 --format csv -o busy.csv

@@ -104,10 +104,8 @@ def _merged(
         return {}
     columns = table.c
     end = sa.func.coalesce(columns.end, FAR, type_=sa.BigInteger).label("end")
-    is_placed = (columns.process.is_not(None), columns.start.is_not(None), *conditions)
-    query = sa.select(columns.report, columns.process, columns.start, end).where(
-        of_reports(columns.report, ends), *is_placed
-    )
+    is_placed = of_reports(columns.report, ends), columns.process.is_not(None), columns.start.is_not(None)
+    query = sa.select(columns.report, columns.process, columns.start, end).where(*is_placed, *conditions)
     parts: dict[Task, list[Intervals]] = {}
     for batch in session.array_batches(query):
         for task, calls in rows_by_task(batch):

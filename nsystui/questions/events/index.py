@@ -115,13 +115,11 @@ def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins
             arrays_by_report[report.index] = {"grid": np.array(grids[report.index], np.int64), "counts": counts}
         return arrays_by_report
 
-    def has_grid(report: Report, arrays: Arrays) -> bool:
-        return bool(arrays["grid"].tolist() == grids[report.index])
-
-    total = np.zeros(bins, np.int64)
-    for arrays in of_each_report(session, reports, f"starts-{kind.value}", compute, has_grid, table=table).values():
-        total += arrays["counts"]
-    return total
+    arrays_by_report = of_each_report(
+        session, reports, f"starts-{kind.value}", compute,
+        lambda report, arrays: arrays["grid"].tolist() == grids[report.index], table=table,
+    )  # fmt: skip
+    return sum((arrays["counts"] for arrays in arrays_by_report.values()), np.zeros(bins, np.int64))
 
 
 def _of_kind(kind: EventKind, reports: Sequence[Report], *columns: Expression) -> Query:

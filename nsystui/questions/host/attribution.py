@@ -214,7 +214,7 @@ def _pieces(
 
 @dataclass(eq=False)
 class _Host:
-    """The records of tasks with idle spans, and the causes encountered."""
+    """The records of tasks with idle spans, and the causes encountered, with the index in `KINDS` of each."""
 
     cuda: Calls
     mpi: Calls
@@ -488,13 +488,12 @@ class _Host:
         calls = [self._library_calls(thread, inside, self._name(thread)) for thread in other_threads]
         kinds = np.array(self.kinds, np.int64)
         parts = [(part, kinds[part.labels]) for part in calls if len(part)]
-        layers = [
+        return one_after_the_other(*(
             Segments(part.starts[is_kind], part.ends[is_kind], part.labels[is_kind])
             for kind in range(len(causes.KINDS))
             for part, part_kinds in parts
             if (is_kind := part_kinds == kind).any()
-        ]
-        return one_after_the_other(*layers)
+        ))  # fmt: skip
 
     def _working(self, other_threads: Sequence[Thread], inside: Intervals) -> list[Segments]:
         """Return the running time of other threads, longest first, and their file reads."""
