@@ -48,7 +48,7 @@ def _check_output(output: Output) -> None:
     if output.top is not None and output.top < 1:
         raise UsageError(f"--top {output.top}: at least one row is needed")
     if not str(output.target).lower().endswith((".html", ".htm")):
-        raise UsageError(f"{output.target}: a report is one page: its name ends in .html")
+        raise UsageError(f"{output.target}: a report is an HTML page, .html; triage -o FILE.md writes Markdown")
     if not output.force:
         refuse_existing(str(output.target))
 
