@@ -36,10 +36,10 @@ def lines(result: Triage, files: str = _FILES, lists_unjudged: bool = False) -> 
     """
     out, account = [*_paragraph(result.summary), result.headline], (*result.left_out, result.account, result.kernels)
     out += [*(line for words in account for line in _paragraph(words)), ""]
-    for finding in [finding for finding in result.findings if not finding.under][:_MAX_DETAILED]:
+    causes = [finding for finding in result.findings if not finding.under]
+    for finding in causes[:_MAX_DETAILED]:
         out += [_head(finding), *body_lines(finding, files), *_symptoms(result, finding), ""]
-    more = [finding for finding in result.findings if not finding.under][_MAX_DETAILED:]
-    if more:
+    if more := causes[_MAX_DETAILED:]:
         out += ["More:", *(textwrap.shorten(f"{_head(item)}: {safe_text(item.sentence)}", _WIDTH) for item in more), ""]
     if any(finding.cost is not None for finding in result.findings):
         out += [*textwrap.wrap(COSTS, _WIDTH), ""]

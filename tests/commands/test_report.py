@@ -270,7 +270,11 @@ def test_a_file_that_is_there_stays_unless_forced(report, refused, demo_job, tmp
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("r.pdf", "its name ends in .html"), ("r.md", "its name ends in .html"), ("absent/r.html", "does not exist")],
+    [
+        ("r.pdf", "an HTML page, .html"),
+        ("r.md", "triage -o FILE.md writes Markdown"),
+        ("absent/r.html", "does not exist"),
+    ],
 )
 def test_a_name_that_cannot_be_is_told(refused, tmp_path, name, words):
     export = empty_export(tmp_path / "a.sqlite")
