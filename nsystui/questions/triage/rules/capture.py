@@ -20,7 +20,7 @@ from nsystui.questions.gpu.graph_gaps import HOST_NODE, TRACED, causes_in_graphs
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.gpu.utilisation import gpu_users
 from nsystui.questions.queries.conditions import duration, job_start, where
-from nsystui.questions.queries.data_notes import clock_note
+from nsystui.questions.queries.data_notes import clock_note, conditional_notes
 from nsystui.questions.queries.pauses import SURE_LOSS, hole_note
 from nsystui.questions.queries.recording import lost_work_advice, sizes_advice
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
@@ -400,7 +400,9 @@ def graph_gaps(case: Case) -> Sequence[Finding | NotChecked]:
         if 2 * (blocked := case.mean([hosted])) >= cost - short:
             sentence += f" {time_words(blocked)} is blocked by host functions of the graphs, on the CPU."
             advice, gist = _HOST_NODES, "gaps in CUDA graphs, blocked by host functions"
-    is_long = case.percent(cost - short) >= case.thresholds.gap_percent
+    repeated = conditional_notes(case.job.session)
+    sentence += "".join(f" But {note}." for note in repeated)
+    is_long = not repeated and case.percent(cost - short) >= case.thresholds.gap_percent
     severity = Severity.WARNING if is_long else Severity.INFO
     measured = "Idle time before operations of a graph whose launch had begun on the GPU before. Mean over the GPUs."
     evidence, ranks = (_GRAPH_GAPS_COLUMNS, rows), tuple(sorted({row[0] for row in rows}))
