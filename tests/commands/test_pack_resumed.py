@@ -125,7 +125,7 @@ def test_an_interrupt_while_a_report_is_put_into_the_job_leaves_the_old_or_the_n
         monkeypatch.setattr(Path, "rename", interrupted)
         ended = run("pack", demo_job[0], "-o", job, *["--force"] * force)
         monkeypatch.setattr(Path, "rename", rename)
-        assert ended.status == 130 and f"packed {int(force or is_after)} of 1 ranks" in ended.err
+        assert ended.status == 130 and f"packed {int(force or is_after)} of 1 rank" in ended.err
         assert (identities(job) == before) is not is_after
         if force or is_after:
             assert run("kernels", job, "--format", "csv").out == run("kernels", demo_job[0], "--format", "csv").out

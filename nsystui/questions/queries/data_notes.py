@@ -81,11 +81,11 @@ def left_out_note(reports: Sequence[Report]) -> str:
         ("left out of {} because their times are impossible: {}{}", _impossible),
         (
             "the string table of {} lacks the names of {}; export the report again",
-            lambda rows: f"{rows.nameless:,} {{}}" if rows.nameless else "",
+            lambda rows: _rows(rows.nameless) if rows.nameless else "",
         ),
         (
             "never ended in {}: {}; they have no duration and no ranges inside (`stats` ends them as nsys does)",
-            lambda rows: f"{rows.open:,} {{}}" if rows.open else "",
+            lambda rows: _rows(rows.open) if rows.open else "",
         ),
     ):
         affected = [report for report in reports if any(map(phrase_of, report.packed.left_out.values()))]
@@ -155,4 +155,8 @@ def clock_note(reports: Sequence[Report]) -> str:
 def _impossible(rows: LeftOut) -> str:
     """Return ``12 {} (2 without a time, 10 ending before the start)``."""
     reasons = [f"{count:,} {why}" for count, why in zip(rows.by_reason, REASONS, strict=True) if count]
-    return f"{rows.rows:,} {{}} ({', '.join(reasons)})" if reasons else ""
+    return f"{_rows(rows.rows)} ({', '.join(reasons)})" if reasons else ""
+
+
+def _rows(number: int) -> str:
+    return f"{number:,} {{}}" if number > 1 else "1 row of {}"

@@ -77,7 +77,8 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
         for table in dict.fromkeys(table for _, table in untimed):
             pairs = (pair for (_, other), pair in untimed.items() if other == table)
             left_out, rows = map(sum, zip(*pairs, strict=True))
-            missing.append(f"{left_out:,} of {rows:,} {table.short} have no possible time")
+            noun = f"row of {table.short}" if rows == 1 else table.short
+            missing.append(f"{left_out:,} of {rows:,} {noun} {'has' if left_out == 1 else 'have'} no possible time")
         is_bound = untimed or lacking
         bounds = "Busy times, counts and sums are lower bounds." if is_bound else "Idle time may have other causes."
         numbers = tuple(sorted(ranks[task] for task in without_times | partial.keys()))
