@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Unit
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
-from nsystui.base.text import safe_text
+from nsystui.base.text import counted, safe_text
 from nsystui.base.units import format_value
 from nsystui.commands import arguments as shared
 from nsystui.commands.configuration import add_limits
@@ -120,7 +120,7 @@ class _Run:
             self.numbering.numbers([self._names[self.paths[number]] for number in self._identities])
 
     def __str__(self) -> str:
-        return f"packed {len(self._done):,} of {len(self.paths):,} ranks"
+        return f"packed {counted(len(self._done), 'rank', among=len(self.paths))}"
 
     def look_for_packed(self) -> None:
         """Find packed exports: unchanged, with the same rank and the requested output."""
@@ -285,4 +285,4 @@ def _line(ranked: ReportRanks, size: int, added: JobReport) -> str:
     words = format_value(Unit.BYTES, size)
     with suppress(OSError):  # the export was removed after packing
         words += f", {size / max(ranked.report.path.stat().st_size, 1):.0%} of the export"
-    return safe_text(f"{label}  {added.name}  {added.rows:,} rows  {words}  ({ranked.source})", ascii=True)
+    return safe_text(f"{label}  {added.name}  {counted(added.rows, 'row')}  {words}  ({ranked.source})", ascii=True)

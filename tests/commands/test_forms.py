@@ -116,7 +116,7 @@ def test_nsys_ends_with_the_program(tmp_path, monkeypatch, fake_nsys, command, n
     with open(tmp_path / "pipe") as pipe:
         assert pipe.readline() == "running\n"
         process.send_signal(number)
-        how_far = ": packed 0 of 1 ranks; the same command continues" if command.startswith("pack") else ""
+        how_far = ": packed 0 of 1 rank; the same command continues" if command.startswith("pack") else ""
         assert process.communicate() == (None, f"nsystui: interrupted{how_far}\n")
         assert pipe.read() == ""  # ends when no process has it open
     assert process.returncode == 128 + number

@@ -125,7 +125,7 @@ def test_an_interrupt_while_a_report_is_put_into_the_job_leaves_the_old_or_the_n
         monkeypatch.setattr(Path, "rename", interrupted)
         ended = run("pack", demo_job[0], "-o", job, *["--force"] * force)
         monkeypatch.setattr(Path, "rename", rename)
-        assert ended.status == 130 and f"packed {int(force or is_after)} of 1 ranks" in ended.err
+        assert ended.status == 130 and f"packed {int(force or is_after)} of 1 rank" in ended.err
         assert (identities(job) == before) is not is_after
         if force or is_after:
             assert run("kernels", job, "--format", "csv").out == run("kernels", demo_job[0], "--format", "csv").out
@@ -143,7 +143,7 @@ def written(directory: Path, told: list[dict[str, Any]]) -> list[Path]:
 SAME = {"SLURM_PROCID": "0"}
 TOLD = {
     "MPI": [{"mpi": 5, "nccl": 0}, {"mpi": 3, "nccl": 0}],
-    "NCCL communicator": [{"nccl": 5, "environment": SAME}, {"nccl": 3, "environment": SAME}],
+    "NCCL communicator": [{"nccl": 5, "name": "_rank5"}, {"nccl": 3, "name": "_rank3"}],
     "captured environment": [{"environment": {"RANK": "5"} | SAME}, {"environment": {"RANK": "3"} | SAME}],
     "file name": [{"name": "_rank5", "environment": SAME}, {"name": "_rank3", "environment": SAME}],
     "--ranks": [{"name": "x5", "nccl": 1}, {"name": "x3", "nccl": 0}],
@@ -172,11 +172,19 @@ def test_ranks_in_groups_do_not_number_the_job(run, tmp_path, one_by_one):
     assert ranks_in(tmp_path / "job") == {0, 1, 2, 3, 9}
 
 
-def test_two_of_one_rank_are_refused_with_both_names(run, tmp_path, one_by_one):
+def test_two_of_one_rank_are_refused_with_both_names(run, tmp_path):
     exports = written(tmp_path / "in", [{"nccl": 1}, {"nccl": 1}])
-    done = run("pack", *exports, "-o", tmp_path / "job", "--force")
-    assert done.status == 2 and "0of and 1of are both rank 1 (NCCL communicator)" in done.err
+    first, second = (run("pack", export, "-o", tmp_path / "job") for export in exports)
+    assert first.status == 0 and second.status == 2 and "1of is rank 1 (NCCL communicator)" in second.err
     assert ranks_in(tmp_path / "job") == {1}
+
+
+@pytest.mark.parametrize("numbers", campaign.first(1, [[3, None, 0], [None, 1, 0], [1, 1]]))
+def test_ranks_that_not_all_exports_record_are_those_of_the_overview(run, tmp_path, one_by_one, numbers):
+    exports = written(tmp_path / "in", [{} if number is None else {"nccl": number} for number in numbers])
+    assert run("pack", *exports, "-o", tmp_path / "job").status == 0
+    packed, together = (run("overview", *paths, "--format", "csv").out for paths in ([tmp_path / "job"], exports))
+    assert packed == together and ranks_in(tmp_path / "job") == {*range(len(numbers))}
 
 
 def test_ranks_that_are_certain_early_are_those_of_all_exports_together(tmp_path):

@@ -247,3 +247,16 @@ def test_a_rank_without_cuda_changes_nothing_for_the_others(work, tmp_path, kind
     assert both == alone
     assert "Judged: 299.5 ms on 1 GPU" in " ".join(program.run("triage", work, idle).out.split())
     assert kind != "osrt" or "read" in program.run("osrt", work, idle).out
+
+
+def test_sentences_agree_with_a_count_of_one(tmp_path):
+    path = tmp_path / "one.sqlite"
+    with synthetic.ExportWriter(path) as export:
+        process = export.process(1, "python")
+        export.kernel(process, 0, 7, 0, 0, name="k()", correlation_id=1)
+    told = program.run("kernels", path).err + program.run("triage", path, "--wide").out
+    for words in (
+        "impossible: 1 row of GPU kernels (1 without a time)", "1 recorded row has impossible times",
+        "1 of 1 row of GPU kernels has no possible time",
+    ):  # fmt: skip
+        assert words in " ".join(told.split())

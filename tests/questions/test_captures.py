@@ -17,6 +17,7 @@ from synthetic.writing.target import Thread
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.blocking.operations import operations_of_steps
 from nsystui.questions.blocking.path import path_table
+from nsystui.questions.catalogue.ranks import with_lost_work
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey, event_row
 from nsystui.questions.host.naming import kernels_in_ranges
@@ -81,6 +82,14 @@ def nested_and_late(export: ExportWriter, thread: Thread, *, is_after_both: bool
 
 def nested_and_late_after_both(export: ExportWriter, thread: Thread) -> None:
     nested_and_late(export, thread, is_after_both=True)
+
+
+def conditional_and_late(export: ExportWriter, thread: Thread) -> None:
+    """The second layer is the body of a conditional node, which nsys writes in time."""
+    export.api(thread, 192, 193, "cudaGraphConditionalHandleCreate_v12030", None)
+    export.api(thread, 195, 199, "cudaGraphAddNode_v12030", None)
+    export.graph_node(thread, 197, 197, "Graph Node Creation", 3)
+    nested_and_late(export, thread)
 
 
 def written_late_with_a_node_less(export: ExportWriter, thread: Thread) -> None:
@@ -229,7 +238,7 @@ CAPTURED = {("layer_0", "captured"): FIRST, ("layer_1", "captured"): SECOND}
 
 @pytest.mark.parametrize("nodes", first(2, [
     copied_twice, nested_and_late, copied, written_late, children, children_written_late, nested_and_late_after_both,
-    updated_without_success, updated_with_new_nodes,
+    updated_without_success, updated_with_new_nodes, conditional_and_late,
 ]))  # fmt: skip
 def test_replayed_kernels_belong_to_the_range_of_their_capture(opened: Callable[..., OpenJob], nodes: Nodes) -> None:
     job = opened(nodes)
@@ -249,7 +258,7 @@ def test_replayed_kernels_belong_to_the_range_of_their_capture(opened: Callable[
     assert names == {"capture": FIRST + SECOND, "layer_0": FIRST, "layer_1": SECOND, "execute": None}
     # What launched the kernels is still shown.
     assert rows["execute"]["gpu_total"] == 40 * REPLAYS
-    assert not any("CUDA graph" in note for note in job.nvtx_ranges(Selection()).notes)
+    assert not any("CUDA graph operation" in note for note in job.nvtx_ranges(Selection()).notes)
 
 
 def test_nodes_of_old_exports_are_among_the_graph_events(opened: Callable[..., OpenJob]) -> None:
@@ -367,6 +376,17 @@ def test_kernels_by_graph_have_the_number_of_the_graph_and_its_rank(opened: Call
     rows = {(row["graph"], row["graph_id"], row.get("rank"), row["count"]) for row in records(answer)}
     ranks = {None} if len(pids) == 1 else {0, 1}
     assert rows == {("replayed", 7, rank, 2 * REPLAYS) for rank in ranks}
+
+
+def test_counts_of_graphs_with_conditional_nodes_are_lower_bounds(opened: Callable[..., OpenJob]) -> None:
+    job, unconditional = opened(conditional_and_late), opened(nested_and_late)
+    for notes in (
+        kernels_in_ranges(job, Selection(), group_by=(GroupBy.RANGE,)).notes,
+        kernel_summary(job.session, Selection()).notes,
+        with_lost_work(job, Selection(), stream_table(job, Selection())).notes,
+    ):
+        assert ["lower bounds" in note for note in notes if "conditional" in note] == [True]
+    assert not any("conditional" in note for note in unconditional.nvtx_ranges(Selection()).notes)
 
 
 def test_of_graphs_that_were_traced_whole_a_note_says_what_to_record(tmp_path: Path) -> None:

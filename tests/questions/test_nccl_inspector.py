@@ -140,6 +140,7 @@ class TestNotJoined:
         ((record(1, 8192), record(1, 8192)), "AllReduce: some calls have several records"),
         ((record(1, 8192, pid=6000),), "1 of other processes"),
         ((record(None, 8192, "Send"),), "1 of sends and receives"),
+        ((record(None, 8192),), "1 without a number"),
         ((record(1, 8192, "AllGather"), record(1, 8192)[:-3]), "1 damaged or missing, 1 without a call"),
         ((record(0, 4096),), "2 calls of AllReduce, but 1 in the log"),
         ((record(1, 8192), record(1, 8192, rank=1)), "AllReduce on 2 communicators of one process"),

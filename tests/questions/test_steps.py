@@ -153,6 +153,13 @@ class Found(Run):
     of_amounts_and_steps_the_steps = partialmethod(
         _numbered, "execute_{0} seq_len={0} num_tokens: 3{0} rank {0}", [8, 9, 12], [8, 9, 12]
     )
+    amounts_before_their_units_count_no_steps = partialmethod(
+        _numbered, "train_step of {0} new tokens, {0}_MiB loss={0}.5", [8, 9, 12], [0, 1, 2]
+    )
+    a_step_before_amounts_counts = partialmethod(_numbered, "step {0} tokens=5{0} 1{0} reqs", [8, 9, 12], [8, 9, 12])
+    rising_requests_count_no_steps = partialmethod(
+        _numbered, "execute_context_1(512)_generation_{0}({0})", [8, 9, 12], [0, 1, 2]
+    )
     amounts_alone_are_no_steps = partialmethod(_numbered, "decode batch_size={0} seqs[{0}] chunk {0}", [8, 9, 12], None)
 
     def half_of_the_work_is_enough(self):

@@ -63,11 +63,11 @@ def report_ranks(job: OpenJob) -> RanksAndErrors:
         tasks = [item for item in job.ranks if item.task.report == report.index]
         ranks = {item.task.process: item.rank for item in tasks}
         source = tasks[0].source if tasks else ""
-        if source == BY_ORDER:
-            alone, source = ranks_alone(job.session, [item.task for item in tasks])
-            ranks = {task.process: rank for task, rank in alone.items()}
         if source == BY_ORDER and job.shares_clock:
             ranks = {process: by_order[runs[report.index], process] for process in ranks}
+        elif source == BY_ORDER:
+            alone, source = ranks_alone(job.session, [item.task for item in tasks])
+            ranks = {task.process: rank for task, rank in alone.items()}
         if ranks:
             numbered.append(ReportRanks(report, ranks, source))
         else:
@@ -86,7 +86,7 @@ class RanksAhead:
     The first source that numbers all reports determines the ranks. ``source`` is the first such source before packing,
     judged by file names and, if ``has_all_metadata``, by the metadata of every export. ``numbers`` are its ranks by
     report index. MPI and NCCL number each report alone, but only at the end is it known whether they number all. A
-    rank is certain if all sources that may still be the first agree on it.
+    rank is certain if ``source`` gives it, and all sources that may still be the first agree.
     """
 
     numbers: Mapping[int, int]
@@ -137,13 +137,13 @@ class RanksAhead:
         communicator_ranks = set(by_source.get(NCCL, {}).values())
         self._is_nccl_excluded |= not communicator_ranks or not self._communicator_ranks.isdisjoint(communicator_ranks)
         self._communicator_ranks |= communicator_ranks
-        if self._is_nccl_excluded and self.numbers:
+        if self._is_nccl_excluded:
             by_source.pop(NCCL, None)
         if len(tasks) == 1 and not self.has_all_metadata and (numbers := by_environment([report.metadata.environment])):
             by_source[ENVIRONMENT] = {tasks[0]: numbers[0]}
         if len(tasks) == 1 and report.index in self.numbers:
             by_source[self.source] = {tasks[0]: self.numbers[report.index]}
-        if not by_source or any(other != ranks for other in by_source.values() for ranks in by_source.values()):
+        if self.source not in by_source or any(ranks != by_source[self.source] for ranks in by_source.values()):
             return None
         source, ranks = next(iter(by_source.items()))
         return ReportRanks(report, {task.process: rank for task, rank in ranks.items()}, source)

@@ -9,7 +9,7 @@ import numpy as np
 
 from nsystui.base.answer import PID, RANK, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task
-from nsystui.base.text import which_of
+from nsystui.base.text import counted, which_of
 from nsystui.exports.discover import is_packed_report
 from nsystui.exports.job_output import JobOutput, OutputLine, read_job_output
 from nsystui.exports.metadata import pid_of
@@ -61,7 +61,7 @@ def output_table(job: OpenJob) -> TableAnswer:
             )
             for line, time, step in zip(lines, times, steps, strict=True)
         ]  # fmt: skip
-    notes = [f"{left_out:,} lines that look like environment variables or keys are left out"] if left_out else []
+    notes = [f"left out: {counted(left_out, 'line')} like environment variables or keys"] if left_out else []
     if names_without:
         exports = which_of(names_without, len(job.session.reports))
         notes.append(f"the output of the application is not in {exports}: pack with --job-output")

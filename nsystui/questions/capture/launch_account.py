@@ -21,7 +21,7 @@ from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.gpu.utilisation import gpu_keys, gpu_users, silent_work
-from nsystui.questions.queries.data_notes import LOWER_BOUNDS
+from nsystui.questions.queries.data_notes import LOWER_BOUNDS, conditional_notes
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.tasks import COPYING, GPU_TABLES, MUCH_LOST, rows_of_tasks
@@ -251,11 +251,11 @@ def lost_work(session: Session) -> dict[tuple[Task, int], set[str]]:
 
 
 def lost_work_notes(session: Session, selection: Selection, reports: Collection[Report] = ()) -> list[str]:
-    """Return the note on launched kernels that are missing, if any; by default of all reports."""
+    """Return notes on launched kernels that are missing; by default of all reports."""
     accounts = launch_accounts(session, reports or session.reports)
     chosen = gpu_users(session, selection.tasks) if selection.tasks else accounts
     lost = losses([item for task, item in accounts.items() if item.lost_kernels + item.lost_work and task in chosen])
-    return [f"{' and '.join(lost)}; {LOWER_BOUNDS}"] if lost else []
+    return [*[f"{' and '.join(lost)}; {LOWER_BOUNDS}"] * bool(lost), *conditional_notes(session)]
 
 
 def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:

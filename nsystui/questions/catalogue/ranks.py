@@ -20,17 +20,18 @@ def _overview_columns(values: Values) -> Expected:
 
 
 def with_lost_work(job: OpenJob, selection: Selection, answer: TableAnswer) -> TableAnswer:
-    """Add the note on missing kernels; reads calls only if counts show a lack."""
-    from nsystui.questions.queries.tasks import may_lack_work
-
-    reports = [report for report in job.session.reports if may_lack_work(job.session, report)]
-    if not reports:
-        return answer
+    """Add notes on missing kernels; counts launches only if their number shows a lack."""
     from dataclasses import replace
 
-    from nsystui.questions.capture.launch_account import lost_work_notes
+    from nsystui.questions.queries.data_notes import conditional_notes
+    from nsystui.questions.queries.tasks import may_lack_work
 
-    return replace(answer, notes=(*lost_work_notes(job.session, selection, reports), *answer.notes))
+    reports, notes = [report for report in job.session.reports if may_lack_work(job.session, report)], None
+    if reports:
+        from nsystui.questions.capture.launch_account import lost_work_notes
+
+        notes = lost_work_notes(job.session, selection, reports)
+    return replace(answer, notes=(*(notes or conditional_notes(job.session)), *answer.notes))
 
 
 def _ask_overview(job: OpenJob, selection: Selection, _: object) -> Answer:

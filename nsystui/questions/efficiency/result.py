@@ -14,7 +14,7 @@ from enum import Enum
 from nsystui.base.answer import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
-from nsystui.base.text import few_numbers
+from nsystui.base.text import counted, few_numbers
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
@@ -70,9 +70,10 @@ class Scalability:
         sizes = f"{self.scaling.value} scaling from {self.baseline.device.devices} to {self.job.device.devices} GPUs"
         after, before = self.job.steps, self.baseline.steps
         if after is not None and before is not None and after != before:
-            return f"{sizes}; the work differs: {after} steps here, {before} in the baseline (--time, --baseline-time)"
+            steps = f"{counted(after, 'step')} here, {before} in the baseline"
+            return f"{sizes}; the work differs: {steps} (--time, --baseline-time)"
         problem = "the same problem" if self.scaling is Scaling.STRONG else "the same problem for each GPU"
-        steps = f"; both have {after} steps" if after is not None and before is not None else ""
+        steps = f"; both have {counted(after, 'step')}" if after is not None and before is not None else ""
         return f"{sizes}: valid if both windows contain {problem}{steps} (--time, --baseline-time)"
 
 
@@ -310,7 +311,7 @@ def _device_notes(
         yield "whole CUDA graphs count as useful: NCCL and copies inside them cannot be separated"
     size = recorded_size(job.session.reports)
     if size > len(job.ranks):
-        yield f"{len(job.ranks)} of the {size} processes of the job are open: the factors cover only these"
+        yield f"the factors cover only {len(job.ranks)} of the {size} processes of the job: open all"
     elif len(gpus) == 1:
         yield "the job has one GPU, so its load balance is always 100 %"
     if not any(useful.time(gpu.breakdown(window)) for gpu in gpus):

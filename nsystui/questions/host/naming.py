@@ -266,4 +266,5 @@ def kernels_in_ranges(job: OpenJob, selection: Selection, steps: Steps | None = 
 
     rows = partial(rows_by_number, number_of, cells_of, lambda groups: parts_of(groups)[0])
     answer = kernel_summary(job.session, selection, **options, summarise=rows)
-    return replace(answer, notes=(*answer.notes, *ranges.ranges.notes, *(steps.notes if steps else ())))
+    notes = *answer.notes, *ranges.ranges.notes, *(steps.notes if steps else ())
+    return replace(answer, notes=tuple(dict.fromkeys(notes)))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nsystui.base.errors import ExportError, NsystuiError, UsageError, reason_of
 from nsystui.base.inputs import json_in, text_of
-from nsystui.base.text import few
+from nsystui.base.text import counted, few
 from nsystui.base.version import __version__
 from nsystui.exports.discover import is_packed_report
 from nsystui.store.database import Limits
@@ -203,7 +203,7 @@ class DaskWorkers:
             except TimeoutError:
                 if self.client.status != "running" or not self.client.nthreads():
                     lost = sum(len(task.reports) for task in waiting.values())
-                    raise self._error(f"the workers are gone, {lost} reports are not computed") from None
+                    raise self._error(f"the workers are gone, {counted(lost, 'report', 'are')} not computed") from None
 
     def _check_workers(self) -> None:
         """Raise NsystuiError if there is no worker, or a worker with another version of nsystui."""

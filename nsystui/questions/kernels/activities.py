@@ -30,6 +30,7 @@ from nsystui.base.answer import (
     Unit,
 )
 from nsystui.base.selection import Selection
+from nsystui.base.text import counted
 from nsystui.base.types import Condition, Expression
 from nsystui.exports.metadata import tid_column
 from nsystui.questions.queries import statistics
@@ -85,7 +86,7 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
     notes = missing_notes(session, work.table)
     notes += tuple(unrecorded_notes(session, only=[work.table.name] * (work is MEMORY)))
     if work is API and (second_rows := session.count(tables.api_backtraces)):
-        notes += (f"calls count once; nsys stats also counts the {second_rows:,} second rows of --cudabacktrace",)
+        notes += (f"calls count once; nsys stats also counts {counted(second_rows, 'second row')} of --cudabacktrace",)
     return TableAnswer(work.name, columns, rows, total, notes)
 
 

@@ -59,8 +59,10 @@ class Inspected:
         """Add or count a record; ignore other lines."""
         if isinstance(record, Unread) and record.damage is Damage.RECORD:
             self.others["damaged or missing"] += record.number
-        elif isinstance(record, InspectedCall) and (record.rank.pid not in self._pids or record.number is None):
-            self.others["of sends and receives" if record.rank.pid in self._pids else "of other processes"] += 1
+        elif isinstance(record, InspectedCall) and record.rank.pid not in self._pids:
+            self.others["of other processes"] += 1
+        elif isinstance(record, InspectedCall) and record.number is None:
+            self.others["of sends and receives" if record.kind.op in _P2P else "without a number"] += 1
         elif isinstance(record, InspectedCall):
             kind = self.kinds.setdefault((record.rank, record.kind), len(self.kinds))
             values = (kind, record.number, record.time, record.busbw, record.begun)

@@ -476,7 +476,8 @@ class PairingQuality:
         if not kernels or not calls:
             return ""
         paired = kernels - self.kernels[PairingState.UNPAIRED]
-        parts = [f"paired {paired:,} of {kernels:,} NCCL kernels with their calls"]
+        whose = "its call" if kernels == 1 else "their calls"
+        parts = [f"paired {counted(paired, 'NCCL kernel', among=kernels)} with {whose}"]
         if self.kernels[PairingState.ESTIMATED]:
             parts[0] += f" ({self.kernels[PairingState.ESTIMATED]:,} estimated)"
         parts += [f"{counted(count, 'kernel')}: {reason}" for reason, count in self.kernel_reasons]

@@ -25,7 +25,7 @@ from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, Chains, added_up, chai
 from nsystui.questions.nvtx.columns import RangeColumns, by_appearance, columns_of_each
 from nsystui.questions.nvtx.loading import LABEL, SmallInts, has_launches
 from nsystui.questions.queries.captures import NO_NODE, Captures, capture_notes
-from nsystui.questions.queries.data_notes import missing_notes
+from nsystui.questions.queries.data_notes import conditional_notes, missing_notes
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import RankedTask, roles_by_task, thread_names
 from nsystui.questions.queries.time_window import report_at, selected_reports
@@ -421,4 +421,4 @@ def _notes(session: Session, has_ranges: bool) -> tuple[str, ...]:
     advice = recording_advice(session, lacking, canonical.KERNELS) if lacking else ""
     launch_note = f"no GPU work to project in {few([report.name for report in lacking])}: {advice}" if lacking else ""
     notes = (*missing_notes(session, tables.nvtx_ranges), launch_note, graph_note, *capture_notes(session))
-    return tuple(note for note in notes if note)
+    return tuple(note for note in (*notes, *conditional_notes(session)) if note)

@@ -129,12 +129,13 @@ def _at_launches(session: Session, report: Report, thread: Ints, time: Ints) -> 
     threads, names = np.unique(thread).tolist(), ("BeginCapture", "EndCapture", copies)
     begun, ended, copying = (_calls(session, report, threads, name) for name in names)
     span = int(begun[1].min(initial=_NEVER)), int(time.max(initial=-_NEVER))
-    launches = _calls(session, report, threads, "Launch|Memcpy|Memset|GraphAdd", *span)
+    launches, adding = (_calls(session, report, threads, names, *span) for names in (_CAPTURED, "GraphAdd"))
     is_unknown = _are_inside(copying, thread, time) | (time < 0)  # a copy of an unknown node, or before the recording
     thread = np.where(is_unknown, UNRECORDED, thread)
-    is_late = ~_are_inside(launches, thread, time)
+    is_added = _are_inside(adding, thread, time)
+    is_late = ~_are_inside(launches, thread, time) & ~is_added
     for number in np.unique(begun[0]).tolist():
-        nodes = np.flatnonzero(thread == number)
+        nodes = np.flatnonzero((thread == number) & ~is_added)  # nodes that no capture makes have their time
         (begins, _), (ends, _), (starts, returns) = (
             [times[calls[0] == number] for times in calls[1:]] for calls in (begun, ended, launches)
         )
@@ -145,6 +146,10 @@ def _at_launches(session: Session, report: Report, thread: Ints, time: Ints) -> 
             else:
                 thread[late] = AMBIGUOUS
     return thread, time
+
+
+_CAPTURED = "^cu[a-z]*(Graph)?(Launch|Memcpy|Memset)"
+"""Calls that a capture makes into nodes."""
 
 
 def _late_captures(

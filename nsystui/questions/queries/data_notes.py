@@ -81,11 +81,11 @@ def left_out_note(reports: Sequence[Report]) -> str:
         ("left out of {} because their times are impossible: {}{}", _impossible),
         (
             "the string table of {} lacks the names of {}; export the report again",
-            lambda rows: f"{rows.nameless:,} {{}}" if rows.nameless else "",
+            lambda rows: _rows(rows.nameless) if rows.nameless else "",
         ),
         (
             "never ended in {}: {}; they have no duration and no ranges inside (`stats` ends them as nsys does)",
-            lambda rows: f"{rows.open:,} {{}}" if rows.open else "",
+            lambda rows: _rows(rows.open) if rows.open else "",
         ),
     ):
         affected = [report for report in reports if any(map(phrase_of, report.packed.left_out.values()))]
@@ -122,6 +122,24 @@ def unrecorded_notes(
             yield f"the GPU work of {number}{whose} to {activity} was not recorded: {unknown}, {LOWER_BOUNDS}"
 
 
+def conditional_notes(session: Session) -> list[str]:
+    """Return the note on CUDA graphs that repeat nodes: CUPTI may record one iteration (pytorch/kineto issue 1062)."""
+    import sqlalchemy as sa
+
+    from nsystui.questions.queries.conditions import of_reports
+    from nsystui.store.tables import api_calls
+
+    nodes, whole, calls = canonical.GRAPH_NODES, canonical.GRAPH_LAUNCHES, canonical.API_CALLS
+    traced = [report for report in session.reports if report.count(nodes) and not report.count(whole)]
+    indices = [report.index for report in traced if report.count(calls)]
+    is_made = of_reports(api_calls.c.report, indices), api_calls.c.name.contains("ConditionalHandleCreate")
+    note = (
+        "CUDA graphs have conditional nodes, of which nsys may record only the first iteration of each replay: counts "
+        f"and {LOWER_BOUNDS} (--cuda-graph-trace=graph shows how long replays take)"
+    )
+    return [note] if indices and session.rows(sa.select(api_calls.c.row).where(*is_made).limit(1)) else []
+
+
 def clock_note(reports: Sequence[Report]) -> str:
     """Return the note on GPUs whose times were moved to the CPU's clock, if any."""
     moved = [
@@ -137,4 +155,8 @@ def clock_note(reports: Sequence[Report]) -> str:
 def _impossible(rows: LeftOut) -> str:
     """Return ``12 {} (2 without a time, 10 ending before the start)``."""
     reasons = [f"{count:,} {why}" for count, why in zip(rows.by_reason, REASONS, strict=True) if count]
-    return f"{rows.rows:,} {{}} ({', '.join(reasons)})" if reasons else ""
+    return f"{_rows(rows.rows)} ({', '.join(reasons)})" if reasons else ""
+
+
+def _rows(number: int) -> str:
+    return f"{number:,} {{}}" if number > 1 else "1 row of {}"

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nsystui.base.selection import Task
+from nsystui.base.text import counted
 from nsystui.exports import canonical
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.exports.forms.form import EXPORT_COMMAND
@@ -135,7 +136,8 @@ def _advice(session: Session, report: Report, table: CanonicalTable) -> str:
     """Return why a table is empty, with the fix; empty if nobody asked nsys for it."""
     facts, left_out = report.metadata, report.packed.left_out.get(table.name)
     if left_out and left_out.rows and not report.count(table):
-        return f"all {left_out.rows:,} recorded rows have impossible times; record again"
+        words = counted(left_out.rows, "recorded row", "have")
+        return f"{'all ' * (left_out.rows > 1)}{words} impossible times; record again"
     if facts.made_of:
         return _PYTORCH_ADVICE.get(table) or option_advice([report], table.options) if table.options else ""
     trace = _asked_trace(report, table)

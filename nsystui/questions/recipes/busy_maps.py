@@ -113,7 +113,7 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
 def _missing(lines: int, ranks: int, title: str, calls: int) -> tuple[str, ...]:
     """Return the note on ranks without such calls; another note covers a job without any calls."""
     if not lines:
-        return (f"no selected rank with GPU work made any of the {calls:,} {title} calls",) if calls else ()
+        return (f"no selected rank with GPU work made any of {counted(calls, f'{title} call')}",) if calls else ()
     return (f"{counted(ranks - lines, 'rank', 'have', ranks)} no {title} calls",) if lines < ranks else ()
 
 

@@ -59,7 +59,7 @@ class ReportTable:
     @property
     def count(self) -> str:
         """``20 of 3,411 rows``; empty if all rows are shown."""
-        return f"{len(self.answer):,} of {self.total:,} rows" if len(self.answer) < self.total else ""
+        return counted(len(self.answer), "row", among=self.total) if len(self.answer) < self.total else ""
 
 
 @dataclass(frozen=True)

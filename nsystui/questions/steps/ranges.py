@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -62,10 +62,15 @@ _PART = re.compile(
 )
 """Words that number parts of a step, or requests."""
 _AMOUNT = re.compile(
-    r"(?<![a-z])(bs|\w*(size|len|length|tokens)|seq\w*|rank|[tpdec]p|gpu|device|stream|worker)[ ._:=#(\[-]*[0-9*]+",
+    r"(?<![a-z])(bs|\w*(size|len|length|tokens)|seq\w*|rank|[tpdec]p|gpu|device|stream|worker)[ ._:=#(\[-]*[0-9*]+"
+    r"|(?<![a-z])(?!\w*(step|iter|batch|epoch|frame|idx|index|id)=)[a-z]\w+=[0-9.*]+"
+    r"|[0-9*]+[ _-]?((ctx|gen|new|running|prompt) )?(tokens?|req\w*|seq\w*|samples?|images?|[kmgt]i?b|bytes)"
+    r"(?!\w|[ ._:=#(\[-]*[0-9*])",
     re.IGNORECASE,
 )
-"""Numbers of names that count no steps, even if they rise: ``bs=8``."""
+"""Numbers of names that count no steps, even if they rise: ``bs=8``, ``loss=0.7``, ``8 tokens``."""
+_REQUESTS = re.compile(r"_(context|generation)_[0-9]+(\([0-9]+\))?")
+"""Requests and tokens in the names of vLLM's steps: ``execute_context_1(512)_generation_8(8)``."""
 _NUMBER = re.compile("[0-9]+")
 _MAX_NUMBER = 2**32 - 1
 """Larger numbers are ids."""
@@ -387,7 +392,7 @@ def _numbers(names: Sequence[str]) -> Times:
 
     If several ascend, those after a word of `_WORDS` count, then the slowest. All are 0 if a name has only amounts.
     """
-    names = [*map(partial(_AMOUNT.sub, ""), names)]
+    names = [_REQUESTS.sub("", _AMOUNT.sub("", name)) for name in names]
     parts = {name: [whole_number(digits, _MAX_NUMBER) or 0 for digits in _NUMBER.findall(name)] for name in set(names)}
     width = min(map(len, parts.values()))
     columns = np.array([parts[name][:width] for name in names], np.int64).reshape(len(names), width)

@@ -18,7 +18,7 @@ from nsystui.base.anchors import ANCHORS, COLLECTIVES, GRAPH, KERNELS, NVTX, OPT
 from nsystui.base.answer import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Task
-from nsystui.base.text import ranks_named
+from nsystui.base.text import counted, ranks_named
 from nsystui.base.units import format_value
 from nsystui.exports.canonical import API_CALLS
 from nsystui.questions.algebra.intervals import Times
@@ -147,7 +147,7 @@ class Steps:
         steps = list(self.of_task.values())
         anchor = _NAMES[steps[0].anchor] + (f" `{steps[0].name}`" if steps[0].anchor == NVTX else "")
         agree, votes = min((task_steps.agree, task_steps.agree + task_steps.differ) for task_steps in steps)
-        certainty = f", {agree} of {votes} operations agree" if votes else ""
+        certainty = f", {counted(agree, 'operation', 'agree', votes)}" if votes else ""
         return f"{anchor}{certainty}" + "".join(f", {other} agree" for other in self.agreeing)
 
     def numbers_at(self, reports: Times, processes: Times, times: Times) -> Times:
@@ -205,7 +205,9 @@ def _anchor_notes(steps: Mapping[Task, TaskSteps]) -> Iterator[str]:
             yield f"steps are the NVTX ranges `{name}` ({number}): work belongs to the step that launched it"
             continue
         agree, votes = min((task_steps.agree, task_steps.agree + task_steps.differ) for task_steps in group)
-        certainty = f"; {agree} of {votes} operations that repeat once per step agree" if votes else ""
+        words = "operation that repeats once per step agrees"
+        words = words if votes == 1 else "operations that repeat once per step agree"
+        certainty = f"; {agree} of {votes} {words}" if votes else ""
         yield f"steps are found in the GPU's work ({number}): {_MARKS[anchor].format(name)}{certainty}"
 
 

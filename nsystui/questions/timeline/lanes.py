@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import Unit
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.text import counted
 from nsystui.base.types import Floats, Ints, Query
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
@@ -466,7 +467,7 @@ class Timeline:
                 if inside is not None and inside.other_streams:
                     notes.append(
                         f"rank {rank.rank}: the {MOST_STREAMS:,} streams with the most operations have lanes, "
-                        f"{inside.other_streams:,} others have none"
+                        f"{counted(inside.other_streams, 'other', 'have')} none"
                     )
         return tuple(notes)
 

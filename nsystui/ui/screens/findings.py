@@ -273,7 +273,7 @@ class FindingScreen(TableScreen):
     on_resize = _show_words
 
     def show_count(self) -> None:
-        self.show_title(right=f"{self.number + 1} of {len(self.triage.findings)} findings")
+        self.show_title(right=counted(self.number + 1, "finding", among=len(self.triage.findings)))
 
     def empty_text(self, answer: Answer) -> str:
         return "this finding has no table"

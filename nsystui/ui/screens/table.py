@@ -15,6 +15,7 @@ from textual.widget import Widget
 from nsystui.base.answer import Answer, Column, Record, Row, TableAnswer, Unit, Value, for_files
 from nsystui.base.errors import reason_of
 from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.base.text import counted
 from nsystui.questions.queries.registry import views_of
 from nsystui.ui.doors import show_view
 from nsystui.ui.keys import MODE_OF, MOVES, ON_ROWS
@@ -197,7 +198,7 @@ class TableScreen(TablesScreen):
     def empty_text(self, answer: Answer) -> str:
         """Return the reason why there are no rows."""
         if answer.total:
-            return f"none of the {answer.total:,} rows is in the selection: Esc goes back"
+            return f"none of {counted(answer.total, 'row')} is in the selection: Esc goes back"
         return "\n".join(answer.notes) or "nothing in the selection"
 
     def show_text(self, text: str) -> None:
@@ -459,7 +460,9 @@ class FilteredTableScreen(TableScreen):
 
     def empty_text(self, answer: Answer) -> str:
         if answer.total and self.words is not None:
-            return f'none of the {answer.total:,} rows has the words "{self.words.text}": Esc takes the filter away'
+            return (
+                f'none of {counted(answer.total, "row")} has the words "{self.words.text}": Esc takes the filter away'
+            )
         return super().empty_text(answer)
 
 

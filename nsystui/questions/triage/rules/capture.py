@@ -20,7 +20,7 @@ from nsystui.questions.gpu.graph_gaps import HOST_NODE, TRACED, causes_in_graphs
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.gpu.utilisation import gpu_users
 from nsystui.questions.queries.conditions import duration, job_start, where
-from nsystui.questions.queries.data_notes import clock_note
+from nsystui.questions.queries.data_notes import clock_note, conditional_notes
 from nsystui.questions.queries.pauses import SURE_LOSS, hole_note
 from nsystui.questions.queries.recording import lost_work_advice, sizes_advice
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
@@ -77,7 +77,8 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
         for table in dict.fromkeys(table for _, table in untimed):
             pairs = (pair for (_, other), pair in untimed.items() if other == table)
             left_out, rows = map(sum, zip(*pairs, strict=True))
-            missing.append(f"{left_out:,} of {rows:,} {table.short} have no possible time")
+            noun = f"row of {table.short}" if rows == 1 else table.short
+            missing.append(f"{left_out:,} of {rows:,} {noun} {'has' if left_out == 1 else 'have'} no possible time")
         is_bound = untimed or lacking
         bounds = "Busy times, counts and sums are lower bounds." if is_bound else "Idle time may have other causes."
         numbers = tuple(sorted(ranks[task] for task in without_times | partial.keys()))
@@ -400,7 +401,9 @@ def graph_gaps(case: Case) -> Sequence[Finding | NotChecked]:
         if 2 * (blocked := case.mean([hosted])) >= cost - short:
             sentence += f" {time_words(blocked)} is blocked by host functions of the graphs, on the CPU."
             advice, gist = _HOST_NODES, "gaps in CUDA graphs, blocked by host functions"
-    is_long = case.percent(cost - short) >= case.thresholds.gap_percent
+    repeated = conditional_notes(case.job.session)
+    sentence += "".join(f" But {note}." for note in repeated)
+    is_long = not repeated and case.percent(cost - short) >= case.thresholds.gap_percent
     severity = Severity.WARNING if is_long else Severity.INFO
     measured = "Idle time before operations of a graph whose launch had begun on the GPU before. Mean over the GPUs."
     evidence, ranks = (_GRAPH_GAPS_COLUMNS, rows), tuple(sorted({row[0] for row in rows}))

@@ -401,7 +401,9 @@ def _activity(case: Case, times: Counter[Cause], works: Sequence[HostWork]) -> t
     named = [cause for cause in times if cause.kind == kind and cause.what]
     main = min(named, key=lambda cause: (-times[cause], cause.words), default=Cause(kind))
     part = times[main] / spent[kind]
-    sentence = f" For {share:.0f} % of the gap time the launching thread was {kind}.{_where(main, part, works)}"
+    is_on_stream = kind == causes.IN_HOST_FUNCTION
+    activity = "a host function ran on a stream" if is_on_stream else f"the launching thread was {kind}"
+    sentence = f" For {share:.0f} % of the gap time {activity}.{_where(main, part, works)}"
     short = replace(main, what="many functions") if main.what == causes.MANY else main
     words = f"running {short.words}" if kind == causes.RUNNING_CODE else short.words
     words, share = (words, share * part) if main.what and part > 0.5 else (kind, share)

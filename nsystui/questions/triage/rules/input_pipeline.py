@@ -282,10 +282,10 @@ def _words(
     sampled = sum(worker.samples for worker in workers)
     if pinning is not None:
         ran = "" if pinning.ran is None else f" and runs for {100 * pinning.ran:.0f} % of the gap time"
-        sample_words = f"has {pinning.samples:,} of {sampled:,} CPU samples in the gaps"
+        sample_words = f"has {counted(pinning.samples, 'CPU sample', among=sampled)} in the gaps"
         words.append(f"The pin_memory thread ({pinning.name}) {sample_words}{ran}.")
     elif busiest is not None and busiest.samples > _HALF * sampled and not loaders:
-        words.append(f"Thread {busiest.name} has {busiest.samples:,} of {sampled:,} CPU samples in the gaps.")
+        words.append(f"Thread {busiest.name} has {counted(busiest.samples, 'CPU sample', among=sampled)} in the gaps.")
     if loaders:
         share = 100 * float(np.mean([worker.ran or 0 for worker in loaders.values()]))
         process_words = "1 worker process runs" if len(loaders) == 1 else f"{len(loaders)} worker processes each run"
