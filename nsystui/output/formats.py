@@ -47,8 +47,6 @@ DRAWING = "svg"
 
 _ENDINGS = {".csv": "csv", ".json": "json", ".md": "md", ".parquet": "parquet", ".txt": "table", ".svg": DRAWING}
 
-"""Called after each page with the number of rows written; it may raise to stop the writing."""
-
 _PAGE = 10_000
 
 

@@ -27,8 +27,6 @@ SEVERITIES = {0: "Unknown", 1: "Info", 2: "Warning", 3: "Error", 4: "Verbose"}
 RANGE_TYPES = (59, 60, 70, 71)
 MARK_TYPE = 34
 BACKTRACE_CLASS = 67
-# "profiling started" and "profiling finished": notes of nsys, not calls
-_OS_MARKERS = (31, 32)
 _NAMED = {**THREAD_EVENT, "name_id": "nameId"}
 
 
@@ -192,8 +190,9 @@ def os_calls(schema: Schema) -> Source:
     natives = native_columns("event_class:eventClass name_id:nameId return_value:returnValue")
     wanted = {**THREAD_EVENT, **natives, "chain": _chain(schema, "OSRT_CALLCHAINS")}
     fields = {**thread_event_fields(), "name": "s.value", **column_fields("return_value"), "chain": _CHAIN}
-    calls = f"coalesce(event_class, 0) NOT IN {_OS_MARKERS}"
-    return Source(table, integers(schema, table, wanted), {"os_calls": Transform(fields, STRINGS, calls)})
+    # Not "profiling started" and "profiling finished", which are notes of nsys.
+    calls = Transform(fields, STRINGS, "coalesce(event_class, 0) NOT IN (31, 32)")
+    return Source(table, integers(schema, table, wanted), {"os_calls": calls})
 
 
 def file_accesses(schema: Schema) -> Source:
@@ -221,8 +220,7 @@ def library_calls(table: str) -> SourceMaker:
     """Return the maker of a library's source, with row numbers as for `mpi`."""
 
     def make(schema: Schema) -> Source:
-        previous = list(_LIBRARIES)[: list(_LIBRARIES).index(table)]
-        first_row = schema.rows(previous)
+        first_row = schema.rows(list(_LIBRARIES)[: list(_LIBRARIES).index(table)])
         fields = {**thread_event_fields(first_row), "name": "s.value", "library": f"'{_LIBRARIES[table]}'"}
         return Source(table, integers(schema, table, _NAMED), {"library_calls": Transform(fields, STRINGS)}, first_row)
 
@@ -323,8 +321,7 @@ def call_chains(table: str, position: int) -> SourceMaker:
         ]
         wanted = native_columns("chain:id depth:stackDepth function_id:symbol module_id:module")
         columns = {**integers(schema, table, wanted), "flags": f"CAST({' + '.join(marks) or 0} AS INTEGER)"}
-        makes = _stacks(_CHAIN_TABLES[table])
-        return Source(table, columns, makes, schema.rows(list(_CHAIN_TABLES)[:position]))
+        return Source(table, columns, _stacks(_CHAIN_TABLES[table]), schema.rows(list(_CHAIN_TABLES)[:position]))
 
     return make
 
