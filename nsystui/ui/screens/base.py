@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from nsystui.questions.queries.tasks import RankedTask
 
 _MIN_PAUSE = 0.5
-_PAUSE_FACTOR = 2.0
 _PATIENCE = 0.3
 """Seconds after which the first line reports that the rows are outdated."""
 
@@ -156,7 +155,7 @@ class Asker:
         if self.is_late and self._screen.display:
             self.is_late = False
             self._screen.show_status(self._screen.explorer.status)
-        self._next = now + max(_MIN_PAUSE, _PAUSE_FACTOR * (now - self._began))
+        self._next = now + max(_MIN_PAUSE, 2.0 * (now - self._began))
 
 
 @dataclass(frozen=True)
@@ -224,10 +223,11 @@ class JobScreen(ExportingScreen):
         return tuple(getattr(self, name) for name in self.PARAMETERS)
 
     def ask_with(self, **changes: object) -> None:
-        """Change attributes, and ask again."""
+        """Change attributes, and ask again, unless the screen was never shown."""
         for name, value in changes.items():
             setattr(self, name, value)
-        self.job_changed()
+        if self.is_mounted:
+            self.job_changed()
 
     def show_waiting(self) -> None:
         """Show the screen before any report is ready."""
@@ -250,7 +250,8 @@ class JobScreen(ExportingScreen):
 
     def keeps(self, key: str) -> bool:
         """Return whether a key must wait for the answer that is being computed, or for a search."""
-        waits = (key in keys.ON_ROWS and self.is_awaiting) or (key in keys.SEARCHES and self.is_searching)
+        is_searching = self._search_in_progress is not None
+        waits = (key in keys.ON_ROWS and self.is_awaiting) or (key in keys.SEARCHES and is_searching)
         return waits and not self.prompt.is_open
 
     def show_text(self, text: str) -> None:
@@ -523,7 +524,8 @@ class JobScreen(ExportingScreen):
 
         def compare(other: Screen[None] | tuple[str, ...]) -> None:
             if isinstance(other, tuple):
-                self.explorer.compare_with(other)
+                self.explorer.other_files = other  # the application for comparisons follows
+                self.action_quit()
             else:
                 self.lay_over(other)
 

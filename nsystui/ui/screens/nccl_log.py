@@ -248,6 +248,4 @@ def log_note(log: LogState) -> str:
         return f"NCCL log: {summary}" if summary else "NCCL log: the view log shows its tables"
     moved = format_value(Unit.BYTES, log.moved)
     so_far = "" if log.is_over and not log.is_stopped else " so far"
-    ranks = counted(log.gpus, "rank")
-    summary = f"{counted(log.calls, 'call')} of {ranks}, {moved}{so_far}"
-    return f"NCCL log (view log): {summary}"
+    return f"NCCL log (view log): {counted(log.calls, 'call')} of {counted(log.gpus, 'rank')}, {moved}{so_far}"

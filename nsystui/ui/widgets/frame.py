@@ -98,8 +98,7 @@ class TextLine(Widget):
 
 
 def _part_at(parts: Iterable[str], x: int) -> int | None:
-    edges = accumulate(map(width_of, parts))
-    return next((index for index, edge in enumerate(edges) if 0 <= x < edge), None)
+    return next((index for index, edge in enumerate(accumulate(map(width_of, parts))) if 0 <= x < edge), None)
 
 
 def _fit_phrases(text: str, room: int) -> str:
@@ -262,8 +261,7 @@ class SelectionLine(TextLine):
 
     def on_click(self, event: events.Click) -> None:
         parts = [part for crumb in self._selection.split(CRUMB_GAP) for part in (crumb, CRUMB_GAP)]
-        index = _part_at(parts[:-1], event.x)
-        if index is not None:
+        if (index := _part_at(parts[:-1], event.x)) is not None:
             self.post_message(self.CrumbClicked((index + 1) // 2))
 
 
@@ -320,8 +318,7 @@ class KeyLine(TextLine):
 
     def on_click(self, event: events.Click) -> None:
         parts, _ = self.parts_for(self.size.width)
-        index = _part_at((text for text, _ in parts), event.x)
-        if index is not None:
+        if (index := _part_at((text for text, _ in parts), event.x)) is not None:
             text, name = parts[index]
             key = text if name == "key-line--key" else parts[index - 1][0] if index else ""
             self.app.simulate_key(textual_key(key))

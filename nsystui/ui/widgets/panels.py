@@ -167,8 +167,7 @@ class PlainLines(Widget):
 
     def render_line(self, y: int) -> Strip:
         text = self.lines[y] if y < len(self.lines) else ""
-        line = fit(self._border + text, self.size.width)
-        return Strip([Segment(line, self.line_style(y))], self.size.width)
+        return Strip([Segment(fit(self._border + text, self.size.width), self.line_style(y))], self.size.width)
 
     def line_style(self, y: int) -> Style:
         return self.rich_style
@@ -193,10 +192,6 @@ class SidePanel(CategoryWidget, PlainLines):
         return Strip(
             [Segment(text, bar_style if index % 2 else style) for index, text in pieces if text], self.size.width
         )
-
-
-_MAX_FLAT = 8
-"""Height up to which a pane has a line per paragraph; taller panes have a line per fact."""
 
 
 class DetailPane(PlainLines):
@@ -228,7 +223,7 @@ class DetailPane(PlainLines):
 
     def _lay_out(self) -> None:
         width, height = self.size
-        is_tall = height > _MAX_FLAT
+        is_tall = height > 8
         self._border = "│ " if is_tall else "  "
         width -= len(self._border)
         if width < 1 or not self._details:
