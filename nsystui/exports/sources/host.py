@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import takewhile
 
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources.base import (
@@ -138,14 +139,21 @@ def _id_list(numbers: Collection[int]) -> str:
     return ", ".join(f"{number:d}" for number in sorted(numbers))
 
 
-_MPI_TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
+def _rows_before(schema: Schema, table: str, tables: Iterable[str]) -> int:
+    """Return the rows of the tables before one of ``tables``, whose row numbers it continues."""
+    return schema.rows(takewhile(table.__ne__, tables))
 
 
-def mpi(table: str, call_type: str, position: int) -> SourceMaker:
-    """Return the maker of an MPI table's source, which continues the row numbers of the MPI tables before it."""
+_MPI_TABLES = {
+    "MPI_P2P_EVENTS": "p2p", "MPI_COLLECTIVES_EVENTS": "collective", "MPI_START_WAIT_EVENTS": "wait",
+    "MPI_OTHER_EVENTS": "other",
+}  # fmt: skip
+"""The type of the calls in each table."""
 
+
+def mpi(table: str) -> SourceMaker:
     def make(schema: Schema) -> Source:
-        first_row = schema.rows(_MPI_TABLES[:position])
+        first_row = _rows_before(schema, table, _MPI_TABLES)
         wanted = THREAD_EVENT | native_columns(
             "text_id:textId communicator:commHandle tag remote_rank:remoteRank root_rank:rootRank "
             "send_bytes:size recv_bytes:recvSize"
@@ -153,7 +161,7 @@ def mpi(table: str, call_type: str, position: int) -> SourceMaker:
         fields = {
             **thread_event_fields(first_row),
             "name": "s.value",
-            "call_type": f"'{call_type}'",
+            "call_type": f"'{_MPI_TABLES[table]}'",
             **column_fields("communicator", "tag", "remote_rank", "root_rank", "send_bytes", "recv_bytes"),
         }
         joins = {"s": "LEFT JOIN strings s ON s.id = text_id"}
@@ -165,11 +173,9 @@ def mpi(table: str, call_type: str, position: int) -> SourceMaker:
 _UCX_TABLES = ("UCP_SUBMIT_EVENTS", "UCP_PROGRESS_EVENTS", "UCP_EVENTS")
 
 
-def ucx(table: str, position: int) -> SourceMaker:
-    """Return the maker of a UCX table's source, with row numbers as for `mpi`."""
-
+def ucx(table: str) -> SourceMaker:
     def make(schema: Schema) -> Source:
-        first_row = schema.rows(_UCX_TABLES[:position])
+        first_row = _rows_before(schema, table, _UCX_TABLES)
         wanted = {**THREAD_EVENT, "text_id": "textId"}
         fields = {**thread_event_fields(first_row), "name": "s.value"}
         joins = {"s": "LEFT JOIN strings s ON s.id = text_id"}
@@ -217,10 +223,8 @@ _LIBRARIES = {"CUBLAS_EVENTS": "cuBLAS", "CUDNN_EVENTS": "cuDNN"}
 
 
 def library_calls(table: str) -> SourceMaker:
-    """Return the maker of a library's source, with row numbers as for `mpi`."""
-
     def make(schema: Schema) -> Source:
-        first_row = schema.rows(list(_LIBRARIES)[: list(_LIBRARIES).index(table)])
+        first_row = _rows_before(schema, table, _LIBRARIES)
         fields = {**thread_event_fields(first_row), "name": "s.value", "library": f"'{_LIBRARIES[table]}'"}
         return Source(table, integers(schema, table, _NAMED), {"library_calls": Transform(fields, STRINGS)}, first_row)
 
@@ -310,7 +314,7 @@ def _stacks(kind: str, frames: str = "chunk") -> dict[str, Transform]:
     }
 
 
-def call_chains(table: str, position: int) -> SourceMaker:
+def call_chains(table: str) -> SourceMaker:
     """Return the maker of a source of call chains; all kinds share the canonical tables."""
 
     def make(schema: Schema) -> Source:
@@ -321,7 +325,7 @@ def call_chains(table: str, position: int) -> SourceMaker:
         ]
         wanted = native_columns("chain:id depth:stackDepth function_id:symbol module_id:module")
         columns = {**integers(schema, table, wanted), "flags": f"CAST({' + '.join(marks) or 0} AS INTEGER)"}
-        return Source(table, columns, _stacks(_CHAIN_TABLES[table]), schema.rows(list(_CHAIN_TABLES)[:position]))
+        return Source(table, columns, _stacks(_CHAIN_TABLES[table]), _rows_before(schema, table, _CHAIN_TABLES))
 
     return make
 
@@ -469,8 +473,7 @@ def openacc(schema: Schema) -> list[Source]:
 
 def _tables(schema: Schema, pattern: re.Pattern[str]) -> list[tuple[str, str, int]]:
     tables = [(name, match[1]) for name in sorted(schema.columns) if (match := pattern.fullmatch(name))]
-    names = [name for name, _ in tables]
-    return [(name, kind, schema.rows(names[:position])) for position, (name, kind) in enumerate(tables)]
+    return [(name, kind, _rows_before(schema, name, dict(tables))) for name, kind in tables]
 
 
 def _transform(name: str, kind: str, first_row: int, **fields_of_kind: str) -> Transform:
@@ -482,20 +485,15 @@ def _transform(name: str, kind: str, first_row: int, **fields_of_kind: str) -> T
 SOURCES: dict[str, SourceMaker] = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": api_calls,
     "NVTX_EVENTS": nvtx,
-    "MPI_P2P_EVENTS": mpi("MPI_P2P_EVENTS", "p2p", 0),
-    "MPI_COLLECTIVES_EVENTS": mpi("MPI_COLLECTIVES_EVENTS", "collective", 1),
-    "MPI_START_WAIT_EVENTS": mpi("MPI_START_WAIT_EVENTS", "wait", 2),
-    "MPI_OTHER_EVENTS": mpi("MPI_OTHER_EVENTS", "other", 3),
-    "UCP_SUBMIT_EVENTS": ucx("UCP_SUBMIT_EVENTS", 0),
-    "UCP_PROGRESS_EVENTS": ucx("UCP_PROGRESS_EVENTS", 1),
-    "UCP_EVENTS": ucx("UCP_EVENTS", 2),
+    **{table: mpi(table) for table in _MPI_TABLES},
+    **{table: ucx(table) for table in _UCX_TABLES},
     "OSRT_API": os_calls,
     "OSRT_FILE_ACCESS_EVENTS": file_accesses,
     "OSRT_FILE_ACCESS_DESCRIPTORS": files,
     **{table: library_calls(table) for table in _LIBRARIES},
     "COMPOSITE_EVENTS": host_samples,
     "SCHED_EVENTS": sched_events,
-    **{table: call_chains(table, position) for position, table in enumerate(_CHAIN_TABLES)},
+    **{table: call_chains(table) for table in _CHAIN_TABLES},
     "PROFILER_OVERHEAD": profiler_overhead,
     "CUPTI_ACTIVITY_KIND_OVERHEAD": cuda_overhead,
     "DIAGNOSTIC_EVENT": diagnostics,

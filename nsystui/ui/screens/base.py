@@ -109,7 +109,7 @@ class Asker:
         self._began = time.monotonic()
         if self._finished is None:
             self._screen.explorer.hold_loading(True)
-            self._screen.show_asking()
+            self._screen.show_text(self._screen.computing)  # the first line shows its progress
         else:
             self._screen.set_timer(_PATIENCE, partial(self._say_late, token))
         ask = partial(self._answer, job, token)
@@ -233,12 +233,9 @@ class JobScreen(ExportingScreen):
         """Show the screen before any report is ready."""
         self.show_text("opening…")
 
-    def show_asking(self) -> None:
-        """Show the name of the computation; the first line shows its progress."""
-        self.show_text(self._computing)
-
     @property
-    def _computing(self) -> str:
+    def computing(self) -> str:
+        """The name of the computation, in words."""
         tab = [title for key, title, _ in keys.TABS if key == self.MODE_KEY]
         view = [view.label for view in self.views()[1:] and self.views() if view.name == self.view_name()]
         return f"computing {CRUMB.join((*tab, *view, *self.path()))}…"
@@ -280,7 +277,7 @@ class JobScreen(ExportingScreen):
 
     def show_status(self, status: str) -> None:
         """Show the loading's progress, or that rows are being computed again."""
-        status = status or (self._computing if self.question.is_late else "")
+        status = status or (self.computing if self.question.is_late else "")
         self.query_one("#title", TitleLine).set_status(status or self.explorer.state_of_loading, at_once=not status)
 
     def show_title(self, right: str = "", about: str = "") -> None:

@@ -119,8 +119,7 @@ class EventsScreen(TableScreen):
         outside = "the event is outside the selection: Esc undoes the selection"
         self.begin_search(partial(self._look, partial(events.position, key), outside))
 
-    def open_row(self) -> None:
-        self.action_partner()
+    open_row = action_partner
 
     def action_ncu(self) -> None:
         key = self.event_here()

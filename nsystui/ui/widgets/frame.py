@@ -134,19 +134,15 @@ class StatusText(TextLine):
 
     DEFAULT_CSS = "StatusText > .status-text--status { color: $foreground 75%; }"
 
+    status = ""
+    """The newest status, perhaps not shown yet."""
     _text = ""
-    _status = ""
     _shown_at = -UPDATE_INTERVAL
     _status_timer: Timer | None = None
 
-    @property
-    def status(self) -> str:
-        """The newest status, perhaps not shown yet."""
-        return self._status
-
     def set_status(self, status: str, at_once: bool = False) -> None:
         """Show ``status`` at the right, at most twice a second, except ``at_once`` and empty texts."""
-        self._status = safe_text(status)
+        self.status = safe_text(status)
         wait = self._shown_at + UPDATE_INTERVAL - time.monotonic()
         if at_once or not status or wait <= 0 or not self.is_attached:
             self._show()
@@ -158,7 +154,7 @@ class StatusText(TextLine):
             self._status_timer.stop()
             self._status_timer = None
         self._shown_at = time.monotonic()
-        right = [(self._status, "status-text--status")] if self._status else []
+        right = [(self.status, "status-text--status")] if self.status else []
         self.show_parts([(self._text, "")] if self._text else [], right)
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:

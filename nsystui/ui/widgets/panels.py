@@ -214,9 +214,6 @@ class DetailPane(PlainLines):
         self._details, self._doors = [facts for facts in details if any(facts)], doors
         self._lay_out()
 
-    def on_resize(self) -> None:
-        self._lay_out()
-
     def line_style(self, y: int) -> Style:
         """Return bold for the name, on the first line."""
         return self.rich_style if y else self.get_component_rich_style("detail-pane--name")
@@ -238,6 +235,8 @@ class DetailPane(PlainLines):
             doors = [self._doors] if self._doors and height > 2 else []
             lines = [*fill(self._details, width, max(height - len(doors), 1)), *doors]
         self.show_lines(lines)
+
+    on_resize = _lay_out
 
 
 def fill(details: Sequence[Sequence[str]], width: int, room: int) -> list[str]:
