@@ -113,9 +113,7 @@ def format_value(unit: Unit, value: Value) -> str:
     """
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return MISSING
-    if isinstance(value, str):
-        return safe_text(value)
-    return _WORDINGS[unit](value)
+    return safe_text(value) if isinstance(value, str) else _WORDINGS[unit](value)
 
 
 def size_label(size: int) -> str:

@@ -6,7 +6,7 @@ import argparse
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -112,15 +112,16 @@ def run(request: Request) -> int:
 
 
 def _is_for_screen(request: Request) -> bool:
-    from nsystui.base import terminal
+    from nsystui.commands.open import checked_terminal
 
     output = request.output
     text_flags = (output.format, output.target, request.args["tables"], output.top, output.sort)
     if any(value is not None for value in text_flags) or sys.stdout is None or not sys.stdout.isatty():
         return False
-    stdin_is_tty = sys.stdin is not None and sys.stdin.isatty()
-    stderr_is_tty = sys.__stderr__ is not None and sys.__stderr__.isatty()
-    return not terminal.check(terminal.original_environ(), stdin_is_tty, stderr_is_tty, "diff")
+    with suppress(UsageError):
+        checked_terminal("diff")
+        return True
+    return False
 
 
 def _check_sides(request: Request) -> None:

@@ -260,9 +260,7 @@ class OnDemand:
 
     def _from(self, table: str) -> str:
         columns = self.loaded[table]
-        if isinstance(columns, ColumnTable):
-            return columns.table
-        return parquet_rows(*columns.files)
+        return columns.table if isinstance(columns, ColumnTable) else parquet_rows(*columns.files)
 
     def count(self, table: str) -> int:
         """Return the number of rows of a canonical table."""

@@ -63,9 +63,7 @@ FOLDED = re.compile(rb"\[repeated \d+x across cluster\]")
 def writer_of(prefix: bytes) -> Writer | None:
     """Return a line's writer from the text before ``NCCL INFO``; ``None`` if a tear left too little."""
     match = _WRITER.search(prefix)
-    if match is None:
-        return None
-    return Writer(LogProcess(match[1].decode("ascii"), int(match[2])), int(match[3]))
+    return None if match is None else Writer(LogProcess(match[1].decode("ascii"), int(match[2])), int(match[3]))
 
 
 _COMMUNICATOR = re.compile(

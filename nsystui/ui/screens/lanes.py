@@ -215,13 +215,9 @@ class LanesScreen(ZoomableChartScreen):
 
     def _waits_for_lanes(self, picture: timeline.TimelinePicture) -> bool:
         lane = self.lane
-        return (
-            lane is not None
-            and lane.task in picture.opened
-            and not any(
-                other.task == lane.task and (other.is_host or other.stream is not None) for other in picture.lanes
-            )
-        )
+        if lane is None or lane.task not in picture.opened:
+            return False
+        return not any(item.task == lane.task and (item.is_host or item.stream is not None) for item in picture.lanes)
 
     def cursor_rests(self) -> None:
         """Look up the event under the cursor, and draw names and unread data."""
