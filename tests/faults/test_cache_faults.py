@@ -30,7 +30,8 @@ import os, re, resource, shutil, signal
 import duckdb, numpy, pandas, sqlalchemy, program
 from nsystui.store import session
 place, step, how, words = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
-os.environ["NSYSTUI_CACHE_DIR"] = str(place)
+# A cache there would remove the partial files of a killed `pack`, which are how the next one finds what it moved.
+os.environ["NSYSTUI_CACHE_DIR"] = f"{place}.cache" if words[0] == "pack" else str(place)
 os.setpriority = lambda *_: None  # the walk takes hours at a low priority on a busy machine
 sys.dont_write_bytecode = True  # Python would leave a module's bytecode cut off, for every start to come
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.utime"}
