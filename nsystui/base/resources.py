@@ -83,6 +83,7 @@ def take_open_files() -> None:
 LEAST_ADDRESSES = 400 << 20
 """The minimum address space for reading an export, bytes: with less, a library may end the process."""
 
+_FEW_ADDRESSES = 8 << 30
 _STACK = 2 << 20
 
 
@@ -94,7 +95,7 @@ def address_limit() -> int | None:
 def spare_addresses() -> None:
     """Make libraries and threads reserve less of a limited address space. Call it before any thread starts."""
     limit = address_limit()
-    if limit is None or limit > 8 << 30:
+    if limit is None or limit > _FEW_ADDRESSES:
         return
     import ctypes
 
@@ -196,6 +197,9 @@ def step_back() -> None:
             os.setpriority(os.PRIO_PROCESS, thread, NICE)
 
 
+_SECONDS_ASLEEP = 0.5
+
+
 def awaited(futures: Iterable[Future[T]]) -> Iterator[T]:
     """Yield the results of ``futures`` in order; raise their errors. For the main thread, which handles signals.
 
@@ -206,7 +210,7 @@ def awaited(futures: Iterable[Future[T]]) -> Iterator[T]:
 
     for future in futures:
         while not future.done():
-            wait((future,), 0.5)
+            wait((future,), _SECONDS_ASLEEP)
         yield future.result()
 
 

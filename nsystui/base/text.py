@@ -33,6 +33,8 @@ _INVISIBLE = frozenset(
 )
 """Invisible characters that ``str.isprintable`` accepts: joiners, fillers, variation selectors."""
 
+_MAX_MARKS = 4  # combining marks on a character: Hebrew, Thai and Vietnamese need up to three or four
+
 
 class _SafeTable(dict[int, int | str]):
     """A table for ``str.translate`` that caches the replacement of each character on first use."""
@@ -75,7 +77,7 @@ def safe_text(text: str, ascii: bool = False) -> str:  # noqa: A002 - the word t
     chars, marks = [], 0
     for char in replaced:  # a tower of marks would cover the lines above and below
         marks = marks + 1 if _is_mark(char) else 0
-        chars.append(char if marks <= 4 else "?" if ascii else _SUBSTITUTE)
+        chars.append(char if marks <= _MAX_MARKS else "?" if ascii else _SUBSTITUTE)
     return "".join(chars)
 
 

@@ -154,6 +154,9 @@ _SCALES: dict[Unit, _Scales] = {
     Unit.FREQUENCY: _FREQUENCIES,
 }
 
+_MIN_LARGEST = 10
+"""A largest value below 10 of a unit gets the next smaller unit (``2,646.183 ms``), unless whole or a rate."""
+
 
 def _is_finite(value: Value) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and math.isfinite(value)
@@ -164,7 +167,7 @@ def _scale_of(unit: Unit, numbers: Sequence[float], largest: float) -> tuple[flo
     scales = _SCALES[unit]
     index = max((index for index, (size, _) in enumerate(scales) if largest >= size), default=0)
     is_whole = all(number % scales[index][0] == 0 for number in numbers)
-    if index and largest < 10 * scales[index][0] and not is_whole and unit is not Unit.RATE:
+    if index and largest < _MIN_LARGEST * scales[index][0] and not is_whole and unit is not Unit.RATE:
         index -= 1
     return scales[index]
 

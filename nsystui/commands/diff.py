@@ -43,6 +43,10 @@ EXAMPLES = """  nsystui diff before/ -- after/
 _TABLES = ("summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "steps")
 
 
+_DEFAULT_ROWS = 10
+"""Rows of each table except the summary, if several tables are printed for people."""
+
+
 def prepared(words: Sequence[str]) -> list[str]:
     """Replace the ``--`` between the jobs by an option, because options may also follow the files of B."""
     prepared_words = list(words)
@@ -233,7 +237,7 @@ def _arranged(request: Request, name: str, answer: TableAnswer, is_text: bool, i
         return worded(answer) if is_text else answer
     if request.output.sort and (key := key_named(answer.columns, request.output.sort)):
         answer = answer.sorted_by(key, descending=True)
-    default_rows = 10 if is_text and is_one_of_several and not request.output.is_file else None
+    default_rows = _DEFAULT_ROWS if is_text and is_one_of_several and not request.output.is_file else None
     top = request.output.top if request.output.top is not None else default_rows
     return answer if top is None else replace(answer, rows=answer.rows[:top])
 

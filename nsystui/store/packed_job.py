@@ -171,6 +171,9 @@ def _files(
     return files, seals
 
 
+_NO_CAP = 1 << 62
+
+
 @dataclass(frozen=True)
 class NewReport:
     """A report to add to a packed job: its name, the rank of each process, and the ``source`` of these ranks.
@@ -277,7 +280,7 @@ class JobWriter:
             target_directory = self.directory / partial_name()
             target_directory.mkdir()
         try:
-            yield Cache(target_directory, cap=1 << 62, is_required=True)
+            yield Cache(target_directory, cap=_NO_CAP, is_required=True)
         finally:
             try:
                 shutil.rmtree(target_directory, ignore_errors=True)

@@ -127,6 +127,9 @@ ALL_FIELDS: Fields = {table.name: table.field_names for table in canonical.TABLE
 CHUNK_ROWS = 32_768
 _STRINGS = "strings"
 STRING_IDS = ("name_id", "short_id", "mangled_id", "text_id", "instruction_id", "file_id", "function_id", "module_id")
+# A join keeps only the order of the larger side.
+_MUCH_LARGER = 10
+_NO_ROW = 1 << 62
 LONG_NAME = 8 << 10
 """Bytes of a name from which on chunks have fewer rows, because each row has a copy of its name."""
 _MAX_STRINGS = 16 << 20
@@ -397,8 +400,7 @@ class Reader:
         """Return whether the rows of the chunk are in order and stay so, as in most exports."""
         if not transform.order:
             return True
-        # A join keeps only the order of the larger side.
-        is_kept = _STRINGS not in transform.words or self._strings * 10 <= rows
+        is_kept = _STRINGS not in transform.words or self._strings * _MUCH_LARGER <= rows
         return is_kept and transform.order not in self._arrivals.unsorted
 
     def _calls(self) -> Iterator[TableChunk]:
@@ -583,4 +585,4 @@ def first_row(connection: duckdb.DuckDBPyConnection, export: ArrowReader, table:
     """Return the first row of a native table from ``first`` on, or a number after all rows."""
     query = f'SELECT min(rowid) AS row_id FROM "{table}" WHERE rowid >= {first:d}'
     ((row,),) = connection.from_arrow(export.stream(query)).fetchall()
-    return 1 << 62 if row is None else int(row)
+    return _NO_ROW if row is None else int(row)

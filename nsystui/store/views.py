@@ -27,6 +27,9 @@ _TIMES = frozenset({"start", "end", "time"})
 _COUNTED = frozenset({"row", "correlation_id", "chain", "stack", "number", "function", "module", "file"})
 """Numbers that each export counts from 0."""
 
+_COUNTED_BY_CAPTURE = 1 << 40
+"""The distance between the numbers of two captures."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -184,7 +187,7 @@ def _of_capture(
         return value + of_report("shift")
     if name not in _COUNTED or (name == "function" and "depth" not in names):  # a text in OpenACC events
         return value
-    return value + of_report("capture") * (1 << 40)
+    return value + of_report("capture") * _COUNTED_BY_CAPTURE
 
 
 def used_columns(query: sa.Executable) -> Mapping[str, frozenset[str]]:

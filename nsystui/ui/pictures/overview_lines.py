@@ -33,6 +33,7 @@ _Line = list[TextPart]
 LABEL_WIDTH = 10
 _SEPARATOR = " · "
 _VALUE_WIDTH = 13
+_SHORTEST_TITLE = 15
 _MIN_IDLE = 0.05
 """Idle parts below this percentage are omitted, because a screen has few lines."""
 _MODES_WIDTH = len("   ● loaded") + sum(len(key) + len(name) + 2 for key, name, _ in keys.TABS)
@@ -72,7 +73,7 @@ def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: in
     everything = f"{facts.title}  {_SEPARATOR.join(job)}"
     if width_of(everything) <= room:
         return everything, [_line(machine, width)] if machine else []
-    title = shorten(facts.title, max(room, 15))
+    title = shorten(facts.title, max(room, _SHORTEST_TITLE))
     if title != facts.title:
         job = [facts.title, *job]
     if width_of(_SEPARATOR.join([*job, *machine])) <= width:

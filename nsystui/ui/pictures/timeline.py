@@ -50,6 +50,10 @@ from nsystui.ui.widgets.panels import TextPart
 # Queries are planned for every open report: with at most this many, the first picture has names.
 _FEW_REPORTS = 16
 _MOST_ROWS = 4_000_000
+# The busy share at which a column is full.
+_FULL = 15 / 16
+# A lane busy for a smaller share of the selected time stays one row high.
+_QUIET = 0.01
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ def _kind(timeline: Timeline, base: Window, lane: LaneIdentity) -> str:
     """Return the kind of a lane, by which it grows if there is room; empty for quiet lanes."""
     if lane.stream is None and not lane.is_host:
         return "gpu"
-    is_quiet = timeline.work(lane).busy_within(base) < 0.01 * (base.end - base.start)
+    is_quiet = timeline.work(lane).busy_within(base) < _QUIET * (base.end - base.start)
     return "" if is_quiet else "host" if lane.is_host else "stream"
 
 
@@ -168,7 +172,7 @@ def line_of(picture: LanePicture) -> LaneLine:
 def _names(drawn: LaneText) -> Iterator[tuple[int, str]]:
     """Yield the names that fit their events, whole or cut, with columns; a blank follows a cut name."""
     for name in drawn.names:
-        full_columns = [column for column in range(name.first, name.last + 1) if drawn.busy[column] >= 15 / 16]
+        full_columns = [column for column in range(name.first, name.last + 1) if drawn.busy[column] >= _FULL]
         room = name.last - full_columns[0] if full_columns else 0
         full_text = shown_name(name.text, len(name.text))
         text = full_text if full_columns and len(full_text) == room + 1 else shown_name(name.text, room)
@@ -280,6 +284,10 @@ def _path_facts(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Wi
 _STATES = {RUNNABLE: "was runnable, but had no CPU", BLOCKED: "waited", OFF: "was off the CPU"}
 
 
+_CALLERS = 12
+"""The maximum number of callers shown."""
+
+
 def _cpu_facts(
     timeline: Timeline, lane: LaneIdentity, window: Window, interval: CpuInterval | None
 ) -> Iterator[list[str]]:
@@ -299,7 +307,7 @@ def _cpu_facts(
             yield [name if name == ON_CPU else f"{name} (sampled)"]
             yield [f"on a CPU {when}"]
         if cpu.tree is not None and interval.node:
-            yield ["stack", cpu.tree.words(interval.node, 12)]
+            yield ["stack", cpu.tree.words(interval.node, _CALLERS)]
     path = path_at(timeline.session, lane.task.report, thread, (window.start + window.end) // 2)
     yield [f"NVTX {' › '.join(path)}" if path else "in no NVTX range"]
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nsystui.questions.queries.tasks import RankedTask
 
 _MIN_PAUSE = 0.5
+_PAUSE_FACTOR = 2.0
 _PATIENCE = 0.3
 """Seconds after which the first line reports that the rows are outdated."""
 
@@ -155,7 +156,7 @@ class Asker:
         if self.is_late and self._screen.display:
             self.is_late = False
             self._screen.show_status(self._screen.explorer.status)
-        self._next = now + max(_MIN_PAUSE, 2.0 * (now - self._began))
+        self._next = now + max(_MIN_PAUSE, _PAUSE_FACTOR * (now - self._began))
 
 
 @dataclass(frozen=True)

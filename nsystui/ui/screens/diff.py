@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _SUMMARY = "summary"
 _FRAME = 5
 """Lines around the table: title, sides, tables, headings, keys."""
+_MIN_NOTES = 4
 _VIEWS = {"kernels": "kernels", "nvtx": "nvtx", "nccl": "nccl", "memory": "memory", "api": "api"}
 """The view that opens the names of a table."""
 
@@ -139,7 +140,9 @@ class DiffScreen(FilteredTableScreen):
         self._share_room()
 
     def _share_room(self) -> None:
-        self.notes.allow(max(4, self.app.size.height - _FRAME - len(self.verdict.texts) - self.table.row_count))
+        self.notes.allow(
+            max(_MIN_NOTES, self.app.size.height - _FRAME - len(self.verdict.texts) - self.table.row_count)
+        )
 
     def show_waiting(self) -> None:
         super().show_waiting()

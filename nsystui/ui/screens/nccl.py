@@ -51,6 +51,8 @@ def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
 
 
 _GAP = "  │  "
+_DETAILS_WIDTH = 52
+"""Width of the details next to the drawing on a wide terminal, cells."""
 
 
 class NcclCallsScreen(EventRowsScreen):
@@ -132,7 +134,7 @@ class CollectivesScreen(TableScreen):
     """Return the drawing in lines of this many cells."""
 
     def draw(self) -> None:
-        lines = self.drawn_lines(self.size.width - (52 if self.has_class("-beside") else 0))
+        lines = self.drawn_lines(self.size.width - (_DETAILS_WIDTH if self.has_class("-beside") else 0))
         self.panel.category = "nccl"
         self.panel.show_lines(lines)
         self.panel.set_class(not lines, "-empty")

@@ -341,6 +341,9 @@ _FOLDING_WORDS = {
     Folding.ALL: "modules of all layers in one row",
 }
 
+_OPEN_LEVELS = 3
+"""Maximum levels open at first."""
+
 
 def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
     """Return the nodes open at first: up to four ranks or threads, else busy paths to the busiest layer."""
@@ -354,7 +357,7 @@ def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
     opened: set[int] = set()
     nodes = [node for node in roots if node.kind is NodeKind.PATH]
     total = sum(map(time, nodes))
-    for _ in range(3):
+    for _ in range(_OPEN_LEVELS):
         if not nodes or not time(nodes[0]) or 4 * time(nodes[0]) < total:
             break
         first, total = nodes[0], time(nodes[0])

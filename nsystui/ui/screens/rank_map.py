@@ -26,6 +26,8 @@ from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 _DEFAULT_FIGURE = "exposed NCCL"
 """The figure that shows odd ranks: the rank that delays all other ranks has the lowest value."""
+_MAX_HEIGHT = 4
+"""The maximum lines of a rank, on a map of few ranks."""
 _ODD, _MIN_ODD = 3.5, 0.2
 """An odd rank is further from the median than these multiples of the typical distance, and of the median."""
 
@@ -125,7 +127,7 @@ class RankMapScreen(ChartScreen):
         heights = scaled(picture.merged, rank_map.is_of_steps)
         lines = max(1, self.app.size.height - _FRAME)
         halves = len(picture.groups) > lines
-        height = max(1, min(lines // len(picture.groups), 4))
+        height = max(1, min(lines // len(picture.groups), _MAX_HEIGHT))
         lanes = [
             Lane(_label(group), row, value, _CATEGORIES.get(rank_map.figure, "metric"), height=height)
             for group, row, value in zip(picture.groups, heights.tolist(), _value_labels(picture), strict=True)

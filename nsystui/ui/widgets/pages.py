@@ -85,6 +85,8 @@ class PageCache:
             self._pages.popitem(last=False)
 
 
+_MAX_COMPARED = 100_000
+"""The same row is searched among at most this many rows."""
 _IDENTIFYING = (Unit.NUMBER, *PLACES, Unit.TEXT, Unit.TIME)
 """Units of columns that identify a row, most distinctive first: numbers of ranks and streams, names, times."""
 
@@ -96,7 +98,7 @@ def same_row(before: Answer | None, number: int, after: Answer) -> int | None:
     """
     if not isinstance(before, TableAnswer) or not isinstance(after, TableAnswer) or number >= len(before):
         return None
-    if max(len(before), len(after)) > 100_000:
+    if max(len(before), len(after)) > _MAX_COMPARED:
         return None
 
     def rank(index: int) -> int:

@@ -194,6 +194,10 @@ class SidePanel(CategoryWidget, PlainLines):
         )
 
 
+_MAX_FLAT = 8
+"""Height up to which a pane has a line per paragraph; taller panes have a line per fact."""
+
+
 class DetailPane(PlainLines):
     """The details of the cursor's row and its doors, arranged for the pane's size."""
 
@@ -220,7 +224,7 @@ class DetailPane(PlainLines):
 
     def _lay_out(self) -> None:
         width, height = self.size
-        is_tall = height > 8
+        is_tall = height > _MAX_FLAT
         self._border = "│ " if is_tall else "  "
         width -= len(self._border)
         if width < 1 or not self._details:

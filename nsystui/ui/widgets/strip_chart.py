@@ -23,6 +23,9 @@ from nsystui.ui.widgets.time_chart import CURSOR_ROWS, REVERSE, TimeChart, Words
 _MIN_ROWS, _MAX_ROWS = 5, 16
 """Rows of a still chart with one lane: at least its label and four notes."""
 
+CROSSHAIR_ROWS = 3
+"""Up to this many rows, the cursor crosses all lanes; with more, the current lane."""
+
 
 @dataclass(frozen=True)
 class Lane:
@@ -285,7 +288,7 @@ class StripChart(TimeChart):
         _, cells, styles = cached
         column = self.cursor_column
         has_cursor = self.is_current(lane) and part >= self.lanes[lane].height - CURSOR_ROWS
-        has_cursor |= len(self._row_parts) <= 3
+        has_cursor |= len(self._row_parts) <= CROSSHAIR_ROWS
         if not self.HAS_CURSOR or not has_cursor or column >= width:
             return cells, styles
         styles = [*styles]

@@ -29,6 +29,9 @@ its natural width."""
 NAME_MOST = 0.6
 """The elastic column's share if it is prose, or names of kernels would look alike in less."""
 
+TEXT_WANTED = 24
+"""The most cells of another text column, unless there is spare room."""
+
 TEXT_KEPT = 14
 """Cells that a text column keeps while numbers can leave."""
 
@@ -155,7 +158,7 @@ def _wanted(measures: Sequence[ColumnMeasure], width: int, elastic: int | None) 
     widths = {index: item.natural for index, item in enumerate(measures) if item.column.importance < FILES_ONLY}
     for index in widths:
         if measures[index].is_text:
-            widths[index] = min(widths[index], name_room if index == elastic else 24)
+            widths[index] = min(widths[index], name_room if index == elastic else TEXT_WANTED)
     return widths
 
 
@@ -224,6 +227,10 @@ def letters_of(words: Mapping[str, str], reserved: str) -> dict[str, str]:
     return letters
 
 
+PAN_STEP = 16
+"""Characters by which cut names move."""
+
+
 class TableLayout:
     """The columns of one answer; the text column ``elastic``, by default the last, gets spare room."""
 
@@ -287,7 +294,7 @@ class TableLayout:
             return False
         width = next((placed.width for placed in self.placed if placed.index == self.elastic), 0)
         max_pan = max(0, self.measures[self.elastic].widest - width + 1)
-        before, self.pan = self.pan, max(0, min(self.pan + steps * 16, max_pan))
+        before, self.pan = self.pan, max(0, min(self.pan + steps * PAN_STEP, max_pan))
         return self.pan != before
 
     def heading_pieces(

@@ -28,7 +28,8 @@ MARKER = "▸ "
 CURSOR_ROWS = 3
 """The number of lowest rows of a high lane that show the cursor; each costs some bytes per step."""
 REVERSE = Style(reverse=True)
-
+_NEAR = 8
+"""Distance of changed cells below which the cells between them are painted, too."""
 
 Words = tuple[tuple[str, Style], ...]
 
@@ -242,7 +243,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         spans = [(0, self._left)] if old.label != new.label else []
         runs: list[list[int]] = []
         for column in columns:
-            if runs and column - runs[-1][1] < 8:
+            if runs and column - runs[-1][1] < _NEAR:
                 runs[-1][1] = column
             else:
                 runs.append([column, column])

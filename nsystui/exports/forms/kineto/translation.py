@@ -20,6 +20,10 @@ from nsystui.exports.metadata import pid_of, process_id
 from nsystui.exports.schema import EARLIEST
 from nsystui.exports.sources.gpu import MEMORY_KINDS
 
+_FIRST_EVENTS: Final = 20_000
+"""Events read to find the process and the first time, before any event is written."""
+
+_ROWS_AT_ONCE: Final = 50_000
 _MOST_IDS: Final = 1 << 24
 """Numbers of processes and threads have 24 bits in an export."""
 
@@ -63,7 +67,7 @@ def _translate(path: Path, target: Path, advance: Advance, origin: int | None) -
     """Write the export; return the earliest event's time, ns, if it is too early for this ``origin``."""
     trace = KinetoTrace(path, advance)
     events = trace.events()
-    first = list(islice(events, 20_000))
+    first = list(islice(events, _FIRST_EVENTS))
     if origin is None:
         starts = [nanoseconds(event.get("ts")) for event in first if event.get("ph") == "X"]
         origin = min((start for start in starts if start is not None), default=0)
@@ -73,7 +77,7 @@ def _translate(path: Path, target: Path, advance: Advance, origin: int | None) -
         translator = _Translator(export, origin, pid or 1)
         for number, event in enumerate(chain(first, events), start=1):
             translator.take(event)
-            if number % 50_000 == 0:
+            if number % _ROWS_AT_ONCE == 0:
                 export.flush()
         if not translator.rows:
             cause = "a trace without events of the PyTorch profiler"
