@@ -164,13 +164,13 @@ def _waits(
     attribution, loading = case.long_gap_causes, case.once("loading ranges", lambda: _loading(case))
     indices = {span: index for index, span in enumerate(attribution.spans)}
     idle_spans, spent, unknown = [], dict.fromkeys(("waits", "reads", "prepares"), 0), 0
-    for place, span in enumerate(candidates):
+    for position, span in enumerate(candidates):
         number = indices[span]
         time_by_cause = attribution.of_span(number)
         length = span.length - time_by_cause.pop(Cause(causes.PROFILER), 0)
         thread = attribution.launchers[attribution.launcher[number]]
         loads = loading.get((attribution.task(number), thread[1]), EMPTY) if thread else EMPTY
-        is_own = place < in_range and loads.clip(span.start, span.end).length >= _HALF * length
+        is_own = position < in_range and loads.clip(span.start, span.end).length >= _HALF * length
         times = _times(time_by_cause, is_own)
         if sum(time for cause, time in time_by_cause.items() if cause.kind in _CALLING) > _HALF * length:
             continue
