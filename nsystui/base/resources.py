@@ -197,9 +197,6 @@ def step_back() -> None:
             os.setpriority(os.PRIO_PROCESS, thread, NICE)
 
 
-_SECONDS_ASLEEP = 0.5
-
-
 def awaited(futures: Iterable[Future[T]]) -> Iterator[T]:
     """Yield the results of ``futures`` in order; raise their errors. For the main thread, which handles signals.
 
@@ -210,7 +207,7 @@ def awaited(futures: Iterable[Future[T]]) -> Iterator[T]:
 
     for future in futures:
         while not future.done():
-            wait((future,), _SECONDS_ASLEEP)
+            wait((future,), 0.5)  # s
         yield future.result()
 
 

@@ -337,34 +337,26 @@ def size_words(size: int) -> str:
 
 
 class TimeUnit(Enum):
-    """A unit of time: its symbol in headers, its length in ns, and the decimals in files.
+    """A unit of time: its symbol in headers, its length in ns, the decimals in files, and its other names.
 
     The decimals of µs and ms are as in nsys; no nsys output in seconds is known.
     """
 
-    NANOSECONDS = ("ns", 1, 1)
-    MICROSECONDS = ("us", 1_000, 3)
-    MILLISECONDS = ("ms", 1_000_000, 4)
-    SECONDS = ("s", 1_000_000_000, 5)
+    NANOSECONDS = ("ns", 1, 1, "nsec", "nanoseconds")
+    MICROSECONDS = ("us", 1_000, 3, "usec", "microseconds")
+    MILLISECONDS = ("ms", 1_000_000, 4, "msec", "milliseconds")
+    SECONDS = ("s", 1_000_000_000, 5, "sec", "seconds")
 
-    def __init__(self, symbol: str, ns: int, decimals: int) -> None:
-        self.symbol, self.ns, self.decimals = symbol, ns, decimals
-
-
-_WORDS = {
-    TimeUnit.NANOSECONDS: ("ns", "nsec", "nanoseconds"),
-    TimeUnit.MICROSECONDS: ("us", "usec", "microseconds"),
-    TimeUnit.MILLISECONDS: ("ms", "msec", "milliseconds"),
-    TimeUnit.SECONDS: ("s", "sec", "seconds"),
-}
+    def __init__(self, symbol: str, ns: int, decimals: int, *names: str) -> None:
+        self.symbol, self.ns, self.decimals, self.words = symbol, ns, decimals, (symbol, *names)
 
 
 def time_unit_of(text: str) -> TimeUnit:
     """Parse a unit such as ``usec``. Raises UsageError, which lists the accepted words."""
-    for unit, words in _WORDS.items():
-        if text.lower() in words:
+    for unit in TimeUnit:
+        if text.lower() in unit.words:
             return unit
-    accepted = ", ".join(word for words in _WORDS.values() for word in words)
+    accepted = ", ".join(word for unit in TimeUnit for word in unit.words)
     raise UsageError(f"time unit {text!r}: write one of {accepted}")
 
 

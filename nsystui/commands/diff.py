@@ -43,8 +43,7 @@ EXAMPLES = """  nsystui diff before/ -- after/
 _TABLES = ("summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "steps")
 
 
-_DEFAULT_ROWS = 10
-"""Rows of each table except the summary, if several tables are printed for people."""
+_DEFAULT_ROWS = 10  # of each table except the summary, if several are printed for people
 
 
 def prepared(words: Sequence[str]) -> list[str]:

@@ -123,8 +123,7 @@ class Drawn:
 
 PARTIAL = 4
 """The exit status of an answer that lacks a file, a table or a rule."""
-_MOST_ERRORS = 3
-"""The most lines about the same problem."""
+_MOST_ERRORS = 3  # about the same problem
 _Part = TypeVar("_Part", Opening, Selecting, Output, Drawn)
 
 

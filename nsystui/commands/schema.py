@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
+    from nsystui.commands.question import add_options
     from nsystui.output.files import print_lines
     from nsystui.questions.answers.schemas import empty_job, schema_of
     from nsystui.questions.queries.registry import questions
@@ -51,7 +52,10 @@ def run(request: Request) -> int:
             schema = _command_schema(job, words[0], words[1:])
         else:
             question = _question(words)
-            schema = schema_of(job, question, _values(question, words[len(question.family.split()) + 1 :]))
+            parser = Parser(prog=f"nsystui schema {question.name}")
+            add_options(parser, question.options)
+            values = vars(parser.parse_args(words[len(question.family.split()) + 1 :]))
+            schema = schema_of(job, question, values)
     print_lines(json.dumps(schema, indent=1).splitlines())
     return 0
 
@@ -66,14 +70,6 @@ def _question(words: list[str]) -> Question:
         return question_named(name, family)
     except KeyError:
         raise UsageError(f"schema: no answer in JSON is called {name!r}: `nsystui schema` has them all") from None
-
-
-def _values(question: Question, words: list[str]) -> dict[str, object]:
-    from nsystui.commands.question import add_options
-
-    parser = Parser(prog=f"nsystui schema {question.name}")
-    add_options(parser, question.options)
-    return vars(parser.parse_args(words))
 
 
 def _command_schema(job: OpenJob, name: str, words: Sequence[str]) -> dict[str, Any]:

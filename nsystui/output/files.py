@@ -225,7 +225,19 @@ def _explained(target: Path) -> Iterator[None]:
     except FileExistsError:
         raise TargetExistsError(safe_text(str(target))) from None
     except OSError as error:
-        raise OutputError(f"cannot write {safe_text(str(target))}: {_why(error, target.parent)}") from error
+        folder = safe_text(str(target.parent))
+        reasons = {
+            errno.ENOENT: f"the directory {folder} does not exist",
+            errno.ENOTDIR: f"{folder} is not a directory",
+            errno.EACCES: f"no permission to write in {folder}",
+            errno.EPERM: f"no permission to write in {folder}",
+            errno.EROFS: f"{folder} is on a read-only file system",
+            errno.ENOSPC: f"no space left on the file system of {folder}: make room, or name another place",
+            errno.EDQUOT: f"the disk quota on the file system of {folder} is used up: make room, or name another place",
+            errno.ENAMETOOLONG: "the name is too long",
+        }
+        why = reasons.get(error.errno or 0) or safe_text(error.strerror or str(error))
+        raise OutputError(f"cannot write {safe_text(str(target))}: {why}") from error
 
 
 def _write_file(answer: Answer, path: Path, file_format: str) -> int:
@@ -263,21 +275,6 @@ def _take_name(temporary: Path, target: Path, overwrite: bool) -> None:
     except BaseException:
         target.unlink()
         raise
-
-
-def _why(error: OSError, directory: Path) -> str:
-    folder = safe_text(str(directory))
-    reasons = {
-        errno.ENOENT: f"the directory {folder} does not exist",
-        errno.ENOTDIR: f"{folder} is not a directory",
-        errno.EACCES: f"no permission to write in {folder}",
-        errno.EPERM: f"no permission to write in {folder}",
-        errno.EROFS: f"{folder} is on a read-only file system",
-        errno.ENOSPC: f"no space left on the file system of {folder}: make room, or name another place",
-        errno.EDQUOT: f"the disk quota on the file system of {folder} is used up: make room, or name another place",
-        errno.ENAMETOOLONG: "the name is too long",
-    }
-    return reasons.get(error.errno or 0) or safe_text(error.strerror or str(error))
 
 
 def propose_name(job: str, pane: str, filter_text: str | None, extension: str) -> str:

@@ -290,7 +290,9 @@ def _curves(drawing: Curves, top: int) -> tuple[list[str], int]:
         body.append(f'<path class="grid" d="M{left} {_number(level)}h{plot}"/>')
         body.append(_words("right", left - 8, level + 4, format_value(drawing.y, number * step)))
     body.append(f'<path class="frame" d="M{left} {bottom}h{plot}"/>')
-    for size in _powers(low, high):
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    powers = range(first, last + 1, max(1, math.ceil((last - first + 1) / 8)))  # at most eight
+    for size in [*map(math.exp2, powers)] or [low, high]:
         tick_x = position((size, 0))[0]
         body.append(f'<path class="frame" d="M{_number(tick_x)} {bottom}v4"/>')
         body.append(_words("middle", tick_x, bottom + 18, format_value(drawing.x, size)))
@@ -332,9 +334,3 @@ def _mark(number: int, category: str, x: float, y: float, words: str = "") -> st
     shape = f'd="M{_number(x)} {_number(y)}{_MARKS[number % len(_MARKS)]}"'
     kind = f"{category} line-{category}" if is_filled else f"mark line-{category}"
     return f'<path class="{kind}" {shape}>{f"<title>{_text(words)}</title>" if words else ""}</path>'
-
-
-def _powers(low: float, high: float) -> list[float]:
-    """Return at most eight powers of two between two sizes, or the sizes without powers between."""
-    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
-    return [2.0**power for power in range(first, last + 1, max(1, math.ceil((last - first + 1) / 8)))] or [low, high]

@@ -60,6 +60,7 @@ def form_version() -> str:
 _FILE = re.compile(rf"([a-z_]+)/{discover.GROUP.pattern}\.parquet")
 _AGAIN = "pack its export again"
 _OTHER_VERSION = "packed by another version of nsystui"
+_NO_CAP = 1 << 62
 _MAX_REPORTS = 64
 """The most reports of a group."""
 _LARGE = 4 << 20
@@ -169,9 +170,6 @@ def _files(
         files[match[1]] = (file,)
         seals[file] = seal
     return files, seals
-
-
-_NO_CAP = 1 << 62
 
 
 @dataclass(frozen=True)

@@ -343,23 +343,20 @@ class Session:
             return self
         with self._lock:
             if indices not in self._parts:
-                self._parts[indices] = self._make_part(frozenset(indices))
+                chosen = frozenset(indices)
+                database = self.database  # created before the copy, which shares it
+                keep_metadata(database, len(self.reports) <= _MANY)
+                part = copy.copy(self)
+                part.__dict__.pop("_engine", None)
+                part._unaligned, part._aligned = [], tuple(report for report in self.reports if report.index in chosen)
+                part._current_views, part._view_columns, part._parts = set(), {}, {}
+                part._lock = threading.RLock()
+                part.tell = lambda computing: None  # a question about a part is a step of a larger computation
+                part._schema = f"part_{next(self._part_numbers)}"
+                database.execute(f"CREATE SCHEMA {part._schema}")
+                part._database = part._cursor()
+                self._parts[indices] = part
             return self._parts[indices]
-
-    def _make_part(self, indices: frozenset[int]) -> Session:
-        """Create a part, whose views have the same names in another schema."""
-        database = self.database  # created before the copy, which shares it
-        keep_metadata(database, len(self.reports) <= _MANY)
-        part = copy.copy(self)
-        part.__dict__.pop("_engine", None)
-        part._unaligned, part._aligned = [], tuple(report for report in self.reports if report.index in indices)
-        part._current_views, part._view_columns, part._parts = set(), {}, {}
-        part._lock = threading.RLock()
-        part.tell = lambda computing: None  # a question about a part is a step of a larger computation
-        part._schema = f"part_{next(self._part_numbers)}"
-        database.execute(f"CREATE SCHEMA {part._schema}")
-        part._database = part._cursor()
-        return part
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         cursor = self.database.cursor()
@@ -372,23 +369,6 @@ class Session:
         self._current_views.clear()
         self._parts.clear()
         self.version += 1
-
-    def _ensure_views(self, query: sa.Executable) -> None:
-        """Make the views that ``query`` reads, if a report has joined or the query needs more columns.
-
-        With unpacked reports, a view has only columns that were read.
-        """
-        used = used_columns(query)
-        with self._lock:
-            self._load(used)
-            if not self._current_views and not self._schema:
-                keep_metadata(self.database, len(self.reports) <= _MANY)
-            for name in used.keys() - self._current_views:
-                table, read = canonical.BY_NAME[name], self._view_columns.get(name, ())
-                columns = [key for key in table.field_names if key in read] if self._on_demand else None
-                with self._query_errors():
-                    make_view(self.database, table, self._rows(table), columns)
-                self._current_views.add(name)
 
     def _load(self, used: Mapping[str, Collection[str]]) -> None:
         """Read ``used`` columns, and the columns of earlier queries, from unpacked reports."""
@@ -530,7 +510,18 @@ class Session:
 
     @contextmanager
     def _executed(self, query: sa.Executable) -> Iterator[duckdb.DuckDBPyConnection]:
-        self._ensure_views(query)
+        """Run a query on views of its tables. With unpacked reports, they have only columns that were read."""
+        used = used_columns(query)
+        with self._lock:
+            self._load(used)
+            if not self._current_views and not self._schema:
+                keep_metadata(self.database, len(self.reports) <= _MANY)
+            for name in used.keys() - self._current_views:
+                table, read = canonical.BY_NAME[name], self._view_columns.get(name, ())
+                columns = [key for key in table.field_names if key in read] if self._on_demand else None
+                with self._query_errors():
+                    make_view(self.database, table, self._rows(table), columns)
+                self._current_views.add(name)
         with self._query_errors(), self._engine.connect() as connection:
             yield cast("duckdb.DuckDBPyConnection", connection.execute(query).cursor)
 

@@ -27,8 +27,7 @@ _TIMES = frozenset({"start", "end", "time"})
 _COUNTED = frozenset({"row", "correlation_id", "chain", "stack", "number", "function", "module", "file"})
 """Numbers that each export counts from 0."""
 
-_COUNTED_BY_CAPTURE = 1 << 40
-"""The distance between the numbers of two captures."""
+_COUNTED_BY_CAPTURE = 1 << 40  # the distance between the numbers of two captures
 
 
 @dataclass(frozen=True)

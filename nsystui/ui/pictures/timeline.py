@@ -282,10 +282,7 @@ def _path_facts(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Wi
 
 
 _STATES = {RUNNABLE: "was runnable, but had no CPU", BLOCKED: "waited", OFF: "was off the CPU"}
-
-
-_CALLERS = 12
-"""The maximum number of callers shown."""
+_CALLERS = 12  # the most that are shown
 
 
 def _cpu_facts(

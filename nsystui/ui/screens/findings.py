@@ -72,18 +72,6 @@ def _row(number: int, finding: Finding) -> Row:
     return (finding.severity.value[0].upper(), name, *amounts, finding.in_a_line, finding.sentence, number)
 
 
-def finding_lines(finding: Finding, width: int) -> list[list[TextPart]]:
-    """Return the lines above the evidence: the finding, its cost, and its cause in a sentence."""
-    severity, cost = finding.severity.value.capitalize(), ""
-    if finding.cost is not None and finding.percent is not None:
-        share = bar(finding.percent, 100.0, BAR_WIDTH).rstrip()
-        cost = f"{format_value(Unit.DURATION, finding.cost)}, {finding.percent:.1f} % of the job  {share}"
-    return [
-        [(f"{severity}: {finding.id}  ", _STYLES.get(finding.severity.value, "bold")), (cost, "")],
-        *_labelled("", finding.sentence, width),
-    ]
-
-
 def advice_lines(finding: Finding, width: int, room: int) -> list[list[TextPart]]:
     """Return the lines below the evidence, the less important parts only if all fit into ``room`` lines."""
     timeline = " · L Timeline there" if finding.window and finding.door.view != "timeline" else ""
@@ -259,10 +247,16 @@ class FindingScreen(TableScreen):
     def _show_words(self) -> None:
         width, height = self.app.size
         self.set_class(height < _ROOMY, "-low")
-        lines, evidence = finding_lines(self.finding, width), self.finding.evidence
+        finding, cost = self.finding, ""
+        if finding.cost is not None and finding.percent is not None:
+            share = bar(finding.percent, 100.0, BAR_WIDTH).rstrip()
+            cost = f"{format_value(Unit.DURATION, finding.cost)}, {finding.percent:.1f} % of the job  {share}"
+        severity = finding.severity.value
+        heading = [(f"{severity.capitalize()}: {finding.id}  ", _STYLES.get(severity, "bold")), (cost, "")]
+        lines, evidence = [heading, *_labelled("", finding.sentence, width)], finding.evidence
         self.words.show_lines(lines)
         rows = min(_MIN_ROWS, len(evidence)) + bool(evidence.notes) if evidence else 0
-        self.advice.show_lines(advice_lines(self.finding, width, height - len(lines) - rows - _FRAME))
+        self.advice.show_lines(advice_lines(finding, width, height - len(lines) - rows - _FRAME))
 
     on_resize = _show_words
 

@@ -33,16 +33,6 @@ from nsystui.ui.widgets.plots import histogram_lines
 _KINDS = {"memory": EventKind.MEMORY, "api": EventKind.API, "os": EventKind.OS, "mpi": EventKind.MPI}
 
 
-def distribution_lines(shape: Distribution) -> list[str]:
-    """Return a panel's lines: a histogram of durations with key figures."""
-    if not shape.count:
-        return []
-    labels = [format_value(Unit.DURATION, low) for low in shape.edges[:-1]]
-    figures = (("min", shape.minimum), ("median", shape.median), ("p95", shape.p95), ("max", shape.maximum))
-    lines = ["duration", *histogram_lines(labels, list(shape.counts), 42), ""]
-    return lines + [f"{word:7} {format_value(Unit.DURATION, value)}" for word, value in figures]
-
-
 class EventRowsScreen(TableScreen):
     """A table of single events, sorted by start."""
 
@@ -109,7 +99,13 @@ class KernelInstancesScreen(EventRowsScreen):
     def show(self, result: Any, same_place: bool) -> None:
         answer, shape = result
         self.panel.category = "nccl" if is_nccl_kernel(self.kernel) else "compute"
-        self.panel.show_lines(distribution_lines(shape))
+        lines = []
+        if shape.count:
+            labels = [format_value(Unit.DURATION, low) for low in shape.edges[:-1]]
+            figures = (("min", shape.minimum), ("median", shape.median), ("p95", shape.p95), ("max", shape.maximum))
+            lines = ["duration", *histogram_lines(labels, list(shape.counts), 42), ""]
+            lines += [f"{word:7} {format_value(Unit.DURATION, value)}" for word, value in figures]
+        self.panel.show_lines(lines)
         super().show(answer, same_place)
 
     def event_kind(self) -> EventKind:

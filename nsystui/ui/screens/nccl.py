@@ -51,8 +51,7 @@ def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
 
 
 _GAP = "  │  "
-_DETAILS_WIDTH = 52
-"""Width of the details next to the drawing on a wide terminal, cells."""
+_DETAILS_WIDTH = 52  # next to the drawing on a wide terminal
 
 
 class NcclCallsScreen(EventRowsScreen):

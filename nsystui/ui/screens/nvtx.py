@@ -335,14 +335,12 @@ class NvtxScreen(OutlineScreen[Node]):
         self.rows_changed(outline.reveal(matches[next(candidates, order[0])]))
 
 
+_OPEN_LEVELS = 3  # at most, at first
 _FOLDING_WORDS = {
     Folding.STEPS: "steps in one row, layers apart",
     Folding.NONE: "numbered names one by one",
     Folding.ALL: "modules of all layers in one row",
 }
-
-_OPEN_LEVELS = 3
-"""Maximum levels open at first."""
 
 
 def _first_opened(tree: NvtxTree, order: Order) -> set[int]:

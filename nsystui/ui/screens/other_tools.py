@@ -57,29 +57,20 @@ class NcuScreen(TextDialog):
     DEFAULT_CSS = "NcuScreen VerticalScroll { width: 100; }"
 
     def __init__(self, commands: Sequence[NcuCommand]) -> None:
-        super().__init__(ncu_lines(commands))
-        self.commands = tuple(commands)
+        self.commands = shown = commands[:_MAX_COMMANDS]
+        lines = [line for command in shown for line in (command.what, "", command.command, "")]
+        if len(commands) > _MAX_COMMANDS:
+            lines += [f"{len(commands) - _MAX_COMMANDS:,} more: `nsystui ncu` prints them, r selects ranks", ""]
+        lines += [f"- {caution}" for caution in cautions(shown)]
+        copied = "the command" if len(shown) == 1 else f"the {len(shown)} commands"
+        copied += ", if the terminal allows OSC 52 (tmux: set -g set-clipboard on); y again, esc back"
+        super().__init__([*lines, "", f"copied {copied}"])
 
     def on_mount(self) -> None:
         self.action_copy()
 
     def action_copy(self) -> None:
-        self.app.copy_to_clipboard("\n".join(command.command for command in self.commands[:_MAX_COMMANDS]) + "\n")
-
-
-def ncu_lines(commands: Sequence[NcuCommand]) -> list[str]:
-    """Return the lines of the dialog: each command after its kernel, then the cautions."""
-    shown = commands[:_MAX_COMMANDS]
-    lines = [line for command in shown for line in (command.what, "", command.command, "")]
-    if len(commands) > _MAX_COMMANDS:
-        lines += [f"{len(commands) - _MAX_COMMANDS:,} more: `nsystui ncu` prints them, r selects ranks", ""]
-    lines += [f"- {caution}" for caution in cautions(shown)]
-    copied = "the command" if len(shown) == 1 else f"the {len(shown)} commands"
-    return [
-        *lines,
-        "",
-        f"copied {copied}, if the terminal allows OSC 52 (tmux: set -g set-clipboard on); y again, esc back",
-    ]
+        self.app.copy_to_clipboard("\n".join(command.command for command in self.commands) + "\n")
 
 
 def export_trace(screen: ExportingScreen) -> None:

@@ -38,8 +38,7 @@ _ROOMY = 30
 """The minimum terminal height for a second line of facts."""
 
 _TALL = 34
-_STRIP_LINES = 3
-"""Lines of the strip over time, if the terminal has at least ``_TALL`` lines."""
+_STRIP_LINES = 3  # if the terminal has at least ``_TALL`` lines
 
 _WIDE = 118
 _FEW_RANKS = 3
@@ -47,9 +46,7 @@ _FEW_RANKS = 3
 
 _FINDINGS_LABEL = "Findings  "
 
-_FINDINGS_LINES = 3
-"""Visible findings on 24 lines; one more or fewer for every three lines."""
-
+_FINDINGS_LINES = 3  # on 24 lines; one more or fewer for every three lines
 _FRAME = 3
 """Lines of the title, the selection and the keys."""
 

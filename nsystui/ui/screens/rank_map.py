@@ -26,8 +26,7 @@ from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 _DEFAULT_FIGURE = "exposed NCCL"
 """The figure that shows odd ranks: the rank that delays all other ranks has the lowest value."""
-_MAX_HEIGHT = 4
-"""The maximum lines of a rank, on a map of few ranks."""
+_MAX_HEIGHT = 4  # lines of a rank, on a map of few
 _ODD, _MIN_ODD = 3.5, 0.2
 """An odd rank is further from the median than these multiples of the typical distance, and of the median."""
 

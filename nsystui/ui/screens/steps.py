@@ -231,18 +231,24 @@ class StepsScreen(GroupedViewsScreen):
     def row_details(self) -> Details:
         """Return a step's parts, the largest first; a part's meaning; or a path row's share of the path."""
         details, values = super().row_details(), self.values()
-        if self.answered.name == "steps" and values:
+        if not values:
+            return details
+        if self.answered.name == "steps":
             return _step_details(values)
-        if self.answered.name == "steps by rank" and values:
+        if self.answered.name == "steps by rank":
             return [["all ranks" if values["rank"] == "all" else f"rank {values['rank']}"], *details[1:]]
-        if self.answered.name == "steps by phase" and values:
+        if self.answered.name == "steps by phase":
             group = "all steps" if values["phase"] == "all" else f"{values['phase']} steps"
             return [[f"{group}: {'' if values['host_bound'] == 'yes' else 'not '}bound by the host"], *details[1:]]
         if "part" in values:
             figures = [f"{word} {_duration(values[key])}" for key, word in _FIGURES.items()]
             return [[str(values["part"])], [MEANINGS[str(values["part"])]], figures, *details[2:]]
-        if self.answered.name == "path" and values:
-            return [*_piece_details(values), *details[1:]]
+        if self.answered.name == "path":
+            name = next(str(values[key]) for key in ("name", "range", "kind") if values[key] is not None)
+            amounts = [f"{values['kind']}: {_duration(values['time'])} of the path ({_percent(values['share'])})"]
+            if values["pieces"] != 1:
+                amounts.append(f"{values['pieces']:,} pieces, the longest {_duration(values['longest'])}")
+            return [[name], amounts, *details[1:]]
         return details
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
@@ -268,14 +274,6 @@ def _step_details(values: Record) -> Details:
     parts = [f"{LABELS[part]} {_duration(time)} ({_percent(100 * time / total)})" for time, part in times if time]
     words = "".join(f", {values[key]}" for key in ("phase", "slow") if values[key])
     return [[f"step {values['step']} of rank {values['rank']}: {_duration(values['duration'])}{words}"], parts]
-
-
-def _piece_details(values: Record) -> Details:
-    name = next(str(values[key]) for key in ("name", "range", "kind") if values[key] is not None)
-    amounts = [f"{values['kind']}: {_duration(values['time'])} of the path ({_percent(values['share'])})"]
-    if values["pieces"] != 1:
-        amounts.append(f"{values['pieces']:,} pieces, the longest {_duration(values['longest'])}")
-    return [[name], amounts]
 
 
 def _part_cells(values: Record) -> Mapping[str, str]:

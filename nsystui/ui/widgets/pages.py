@@ -85,8 +85,7 @@ class PageCache:
             self._pages.popitem(last=False)
 
 
-_MAX_COMPARED = 100_000
-"""The same row is searched among at most this many rows."""
+_MAX_COMPARED = 100_000  # rows among which the same row is searched
 _IDENTIFYING = (Unit.NUMBER, *PLACES, Unit.TEXT, Unit.TIME)
 """Units of columns that identify a row, most distinctive first: numbers of ranks and streams, names, times."""
 

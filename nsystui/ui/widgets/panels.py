@@ -23,6 +23,7 @@ A block may show one category before another: ``"compute/nccl"``.
 """
 
 _TEXT_STYLES = {"bold", "dim"}
+_MAX_FLAT = 8  # lines: in taller panes, each fact has a line
 _SWATCH = re.compile(r"\W+(?=\w)")
 """Marks before the words of a category, which have its colour even if the words do not."""
 
@@ -192,10 +193,6 @@ class SidePanel(CategoryWidget, PlainLines):
         return Strip(
             [Segment(text, bar_style if index % 2 else style) for index, text in pieces if text], self.size.width
         )
-
-
-_MAX_FLAT = 8
-"""Height up to which a pane has a line per paragraph; taller panes have a line per fact."""
 
 
 class DetailPane(PlainLines):

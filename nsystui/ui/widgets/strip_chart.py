@@ -23,8 +23,7 @@ from nsystui.ui.widgets.time_chart import CURSOR_ROWS, REVERSE, TimeChart, Words
 _MIN_ROWS, _MAX_ROWS = 5, 16
 """Rows of a still chart with one lane: at least its label and four notes."""
 
-CROSSHAIR_ROWS = 3
-"""Up to this many rows, the cursor crosses all lanes; with more, the current lane."""
+CROSSHAIR_ROWS = 3  # up to these rows, the cursor crosses all lanes
 
 
 @dataclass(frozen=True)

@@ -29,15 +29,14 @@ its natural width."""
 NAME_MOST = 0.6
 """The elastic column's share if it is prose, or names of kernels would look alike in less."""
 
-TEXT_WANTED = 24
-"""The most cells of another text column, unless there is spare room."""
-
+TEXT_WANTED = 24  # the most cells of another text column, unless there is spare room
 TEXT_KEPT = 14
 """Cells that a text column keeps while numbers can leave."""
 
 TEXT_MINIMUM = 6
 """Cells that a text column keeps when no column can leave."""
 
+PAN_STEP = 16  # characters by which cut names move
 BAR_WIDTH = 5
 """Cells of the bar next to a share."""
 
@@ -225,10 +224,6 @@ def letters_of(words: Mapping[str, str], reserved: str) -> dict[str, str]:
         if letter := next(free, ""):
             letters[letter] = key
     return letters
-
-
-PAN_STEP = 16
-"""Characters by which cut names move."""
 
 
 class TableLayout:

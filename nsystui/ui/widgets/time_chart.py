@@ -28,8 +28,7 @@ MARKER = "▸ "
 CURSOR_ROWS = 3
 """The number of lowest rows of a high lane that show the cursor; each costs some bytes per step."""
 REVERSE = Style(reverse=True)
-_NEAR = 8
-"""Distance of changed cells below which the cells between them are painted, too."""
+_NEAR = 8  # changed cells that are nearer are painted with the cells between them
 
 Words = tuple[tuple[str, Style], ...]
 

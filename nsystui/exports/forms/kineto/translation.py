@@ -20,9 +20,7 @@ from nsystui.exports.metadata import pid_of, process_id
 from nsystui.exports.schema import EARLIEST
 from nsystui.exports.sources.gpu import MEMORY_KINDS
 
-_FIRST_EVENTS: Final = 20_000
-"""Events read to find the process and the first time, before any event is written."""
-
+_FIRST_EVENTS: Final = 20_000  # for the process and the first time
 _ROWS_AT_ONCE: Final = 50_000
 _MOST_IDS: Final = 1 << 24
 """Numbers of processes and threads have 24 bits in an export."""
