@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -222,10 +223,6 @@ class LogState:
         return f"not read: {self.failures[0]}" + (f", and {remaining:,} more" if remaining else "")
 
 
-class _StoppedError(Exception):
-    """The user stopped the reading."""
-
-
 class LogLoading:
     """Reads several logs as one, or only some training ``steps``.
 
@@ -273,7 +270,7 @@ class LogLoading:
                     self._read(log, summary, reader, previous_bytes)
             except ExportError as error:
                 self._report(failures=(*self.state.failures, str(error)))
-            except _StoppedError:
+            except CancelledError:
                 self._report_tables(summary, reader, is_over=True, is_stopped=True)
                 return
             previous_bytes += size
@@ -282,7 +279,7 @@ class LogLoading:
     def _read(self, log: OpenLog, summary: LogSummary, reader: LogReader, previous_bytes: int) -> None:
         def read(size: int) -> bytes:
             if self._stopped.is_set():
-                raise _StoppedError
+                raise CancelledError
             if time.monotonic() >= self._reported_at + UPDATE_INTERVAL:
                 self._report(read=previous_bytes + log.position)
             return log.read(size)

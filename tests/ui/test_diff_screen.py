@@ -18,7 +18,7 @@ from nsystui.questions.job.opening import JobSource
 from nsystui.questions.recipes import recipe_named
 from nsystui.ui.app import Look
 from nsystui.ui.diff_app import DiffApp
-from nsystui.ui.pictures.diff import change_styles, summary_styles, with_bars, without_bars
+from nsystui.ui.pictures.diff import change_styles, summary_styles, with_bars
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +38,7 @@ def test_bars_go_to_both_sides_and_are_as_long_as_the_difference():
     columns = (Column("difference", header="D", label="B − A", unit=Unit.CHANGE), NAME)
     answer = with_bars(TableAnswer("diff", columns, [(-600, "a"), (300, "b"), (1, "c"), (0, "d"), (None, "e")]))
     assert answer.cells("bar") == ["▼██████│       ", "       │███▲   ", "       │▲      ", "       │       ", None]
-    assert without_bars(answer).columns == columns and without_bars(answer).rows[0] == (-600, "a")
+    assert answer.plain.columns == columns and answer.plain.rows[0] == (-600, "a")
     assert answer.sorted_by("bar", descending=True).cells("name")[0] == "b"
     assert [change_styles(record).get("bar") for record in answer.records()] == ["better", "worse", "worse", None, None]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsystui.base.answer import Column, Record, Row, TableAnswer, Value, record
@@ -12,17 +11,17 @@ _HALF = 6  # cells of a bar on each side of its middle
 
 
 @dataclass(frozen=True)
-class _WithBars(TableAnswer):
+class WithBars(TableAnswer):
     """A comparison with bars; sorting by the bars sorts by the difference."""
 
     plain: TableAnswer | None = None
 
-    def sorted_by(self, key: str, descending: bool) -> _WithBars:
+    def sorted_by(self, key: str, descending: bool) -> WithBars:
         assert self.plain is not None
         return with_bars(self.plain.sorted_by("difference" if key == BAR.key else key, descending))
 
 
-def with_bars(answer: TableAnswer) -> _WithBars:
+def with_bars(answer: TableAnswer) -> WithBars:
     """Return the answer with a bar behind each difference, scaled to the largest difference."""
     index = [column.key for column in answer.columns].index("difference")
     changes = [float(value) if isinstance(value := row[index], int | float) else None for row in answer.rows]
@@ -32,18 +31,7 @@ def with_bars(answer: TableAnswer) -> _WithBars:
         for row, change in zip(answer.rows, changes, strict=True)
     ]
     columns = (*answer.columns[: index + 1], BAR, *answer.columns[index + 1 :])
-    return _WithBars(answer.name, columns, rows, answer.total, answer.notes, plain=answer)
-
-
-def without_bars(answer: TableAnswer) -> TableAnswer:
-    """Return the same table for a file, without bars."""
-    keys = [column.key for column in answer.columns]
-    if BAR.key not in keys:
-        return answer
-    index = keys.index(BAR.key)
-    columns = (*answer.columns[:index], *answer.columns[index + 1 :])
-    rows: Sequence[Row] = [(*row[:index], *row[index + 1 :]) for row in answer.rows]
-    return TableAnswer(answer.name, columns, rows, answer.total, answer.notes)
+    return WithBars(answer.name, columns, rows, answer.total, answer.notes, plain=answer)
 
 
 def _bar(change: float | None, largest: float) -> str | None:

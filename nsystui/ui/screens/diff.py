@@ -26,7 +26,7 @@ from nsystui.questions.kernels.summary import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui.doors import show_view
 from nsystui.ui.pictures.details import Details, row_details
-from nsystui.ui.pictures.diff import BAR, change_styles, summary_styles, with_bars, without_bars
+from nsystui.ui.pictures.diff import BAR, WithBars, change_styles, summary_styles, with_bars
 from nsystui.ui.screens.table import FilteredTableScreen, names_choice, rows_with
 from nsystui.ui.widgets.frame import Choice, SelectionLine
 from nsystui.ui.widgets.panels import PartLines
@@ -292,7 +292,7 @@ class DiffScreen(FilteredTableScreen):
         if self.answer is not None and self._current == _SUMMARY:
             return rows_with(self.answer, self.words)
         shown = self.table.answer
-        return without_bars(shown) if isinstance(shown, TableAnswer) else shown
+        return shown.plain if isinstance(shown, WithBars) else shown
 
     def proposed_name(self, table: str) -> str | None:
         from nsystui.output.files import propose_name
