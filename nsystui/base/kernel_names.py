@@ -183,8 +183,7 @@ def _parts(qualified: str) -> list[_Part]:
     parts = []
     for text in _split(qualified.replace("operator ()", "operator()"), "::"):
         text = text.strip()
-        match = _LAMBDA.match(text)
-        if match:
+        if match := _LAMBDA.match(text):
             parameters = tuple(parameter.strip() for parameter in _split(match["parameters"], ",") if parameter.strip())
             parts.append(_Part("", (), parameters, match["instance"]))
         elif text and not text.startswith("operator"):

@@ -66,9 +66,7 @@ def add_files(parser: argparse.ArgumentParser, nargs: str = "+", has_screens: bo
 def add_convert(group: argparse._ActionsContainer) -> None:
     """Add ``--convert``, which makes exports of reports."""
     group.add_argument(
-        "--convert",
-        action="store_true",
-        help="run `nsys export` on .nsys-rep files, into the cache directory",
+        "--convert", action="store_true", help="run `nsys export` on .nsys-rep files, into the cache directory"
     )
 
 

@@ -107,8 +107,7 @@ def _page(text: str, environ: Mapping[str, str]) -> None:
     import signal
     import subprocess
 
-    pager = environ.get("PAGER", "less" if shutil.which("less") else "").strip()
-    if pager:
+    if pager := environ.get("PAGER", "less" if shutil.which("less") else "").strip():
         # less passes the escape sequences on with -R; -F and -X leave a short text on the screen.
         options = {"LESS": f"-R {environ.get('LESS', '-F -X')}"}
         # Ctrl-C is a key of the pager; unlike SIG_IGN, a handler is not inherited.

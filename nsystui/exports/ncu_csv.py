@@ -177,8 +177,7 @@ def _with_numbers(path: Path, launches: Sequence[_LaunchTexts]) -> list[NcuLaunc
     if english is not None and continental is not None:
         raise _damaged(path, f"{english} and {continental} cannot both be numbers")
     group, point = (",", ".") if continental is None else (".", ",")
-    too_long = next((text for text in texts if len(text) > _MAX_DIGITS), None)
-    if too_long is not None:
+    if too_long := next((text for text in texts if len(text) > _MAX_DIGITS), ""):
         raise _damaged(path, f"a number of {len(too_long):,} digits")
     return [
         NcuLaunch(

@@ -17,12 +17,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import LinkRate, link_rate
 from nsystui.questions.nccl.grouping import COLUMNS, NcclProperty
 from nsystui.questions.nccl.listing import nccl_listing
-from nsystui.questions.nccl.sizes import (
-    SizeBin,
-    bandwidth_by_size,
-    bandwidth_curve,
-    size_histogram,
-)
+from nsystui.questions.nccl.sizes import SizeBin, bandwidth_by_size, bandwidth_curve, size_histogram
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.questions.queries.distributions import curve_places
 from nsystui.questions.queries.question import View

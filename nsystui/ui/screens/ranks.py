@@ -98,12 +98,9 @@ class RanksScreen(ViewsScreen):
 
     def open_row(self) -> None:
         values = self.values()
-        selection = self.selection
         window = self.row_window()
-        if window is not None:
-            selection = selection.with_window(window)
-        ranks = [item for item in self.job_ranks if str(item.rank) == str(values.get("rank"))]
-        if ranks:
+        selection = self.selection if window is None else self.selection.with_window(window)
+        if ranks := [item for item in self.job_ranks if str(item.rank) == str(values.get("rank"))]:
             selection = selection.with_tasks(frozenset(item.task for item in ranks))
         elif window is None:
             if self.answered.name == "collective kinds":

@@ -256,8 +256,7 @@ class _Translator:
 
     def operator(self, span: _Span) -> None:
         self._add_range_of(OPERATORS, span, span.name)
-        collective = collective_of(span.arguments) if span.name == RECORD else None
-        if collective is not None:
+        if span.name == RECORD and (collective := collective_of(span.arguments)) is not None:
             self._add_range_of(_NCCL, span, collective.function, collective.payload)
 
     def python_function(self, span: _Span) -> None:
