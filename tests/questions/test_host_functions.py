@@ -70,7 +70,11 @@ def test_it_is_the_cause_of_idle_time_while_the_thread_waits_for_the_gpu(tmp_pat
         if synchronises:
             assert first["time"] == 20 * (3 * MS - 10_000)
     if synchronises:
-        told(finding(triaged(path), "idle-gaps"), "gap time a host function ran on a stream", advises=("thread of its own",))
+        told(
+            finding(triaged(path), "idle-gaps"),
+            "gap time a host function ran on a stream",
+            advises=("thread of its own",),
+        )
 
 
 def test_it_is_the_cause_of_a_gap_inside_a_graph(tmp_path: Path):
