@@ -37,7 +37,7 @@ def ddp_job(
 
     A rank ``skips`` collectives by rank, step and number, records the steps ``captured``, and ``loses`` kernels.
     ``size``: the recorded number of ranks. ``clock``: of a rank's GPU, MHz. ``fills`` the time in which a rank
-    loads data: "copy", "gil" (waits for it), "host" function, "stall". ``kernel``: the name of the kernel that ``computes``.
+    loads data: "copy", "gil" (waits for it), "host" function, "stall". ``kernel``: the kernel that ``computes``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"rank{rank}.sqlite" for rank in range(ranks)]

@@ -124,20 +124,20 @@ def unrecorded_notes(
 
 def conditional_notes(session: Session) -> list[str]:
     """Return the note on CUDA graphs that repeat nodes: CUPTI may record one iteration (pytorch/kineto issue 1062)."""
-    import sqlalchemy as sa
-
-    from nsystui.questions.queries.conditions import of_reports
-    from nsystui.store.tables import api_calls
-
     nodes, whole, calls = canonical.GRAPH_NODES, canonical.GRAPH_LAUNCHES, canonical.API_CALLS
     traced = [report for report in session.reports if report.count(nodes) and not report.count(whole)]
     indices = [report.index for report in traced if report.count(calls)]
+    if not indices:
+        return []
+    from nsystui.questions.queries.conditions import of_reports
+    from nsystui.store.tables import api_calls
+
     is_made = of_reports(api_calls.c.report, indices), api_calls.c.name.contains("ConditionalHandleCreate")
     note = (
         "CUDA graphs have conditional nodes, of which nsys may record only the first iteration of each replay: counts "
         f"and {LOWER_BOUNDS} (--cuda-graph-trace=graph shows how long replays take)"
     )
-    return [note] if indices and session.rows(sa.select(api_calls.c.row).where(*is_made).limit(1)) else []
+    return [note] * bool(session.rows(api_calls.select().where(*is_made).limit(1)))
 
 
 def clock_note(reports: Sequence[Report]) -> str:
