@@ -169,7 +169,8 @@ def _findings(ask: Answers, budget: Rows, whole: int) -> Iterator[str]:
         if "blocks no compute" in row["sentence"] and row["recoverable_ns"]:
             yield f"{name} blocks no compute, and {row['recoverable_ns']} ns could be saved"
     losses = re.search(r"Largest loss(?:es)?: (.*?\))\. ", text)
-    shares = [float(share) for share in re.findall(r"\(([0-9.]+) %", losses[1])] if losses else []
+    # Losses that may be the same time say so.
+    shares = [float(share) for share in re.findall(r"\(([0-9.]+) %\)", losses[1])] if losses else []
     if sum(shares) > 100.1:
         yield f"the largest losses add up to {sum(shares):.1f} %"
     largest = {part: 100 * time * gpus / whole for part, time in means.items() if whole}

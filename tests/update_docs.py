@@ -1,15 +1,18 @@
 """Write the documents that are made from the code: ``python tests/update_docs.py``."""
 
-from importlib import import_module
 from pathlib import Path
 
 from nsystui.base.selection import Selection
 from nsystui.questions.answers.answering import ask
 from nsystui.questions.answers.schemas import empty_job
+from nsystui.questions.kernels.summary import GroupBy
+from nsystui.questions.nccl.grouping import NcclProperty
 from nsystui.questions.queries.registry import of_family
 from nsystui.ui import keys
 
 PACKAGE = Path(__file__).parents[1] / "nsystui"
+MEMBERS = {"kernels": GroupBy, "nccl": NcclProperty}
+"""The words that ``--by`` accepts, several at once."""
 DOCS, COMPLETIONS = PACKAGE / "docs", PACKAGE / "commands/completions.txt"
 
 
@@ -20,10 +23,8 @@ def completions() -> str:
         for question in of_family(""):
             columns = ask(question, job, Selection(), None).columns
             lines.append(f"{question.name} sort: {' '.join(column.file_key for column in columns)}")
-            for option in (option for option in question.options if option.members):
-                module, _, name = option.members.partition(":")
-                members = getattr(import_module(f"nsystui.questions.{module}"), name)
-                lines.append(f"{question.name} {option.name}: {' '.join(member.value for member in members)}")
+            if question.name in MEMBERS:
+                lines.append(f"{question.name} by: {' '.join(member.value for member in MEMBERS[question.name])}")
     return "\n".join(lines) + "\n"
 
 

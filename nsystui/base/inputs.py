@@ -8,8 +8,6 @@ import os
 import stat
 from typing import Any
 
-_CONTROL_BYTES = 64 << 20
-
 
 def opened(path: str | os.PathLike[str], buffering: int = -1, is_pipe_allowed: bool = False) -> Any:
     """Open a regular file like ``open(path, "rb", buffering)``. Raises OSError for any other kind of file.
@@ -30,7 +28,7 @@ def opened(path: str | os.PathLike[str], buffering: int = -1, is_pipe_allowed: b
     return open(descriptor, "rb", buffering)
 
 
-def text_of(path: str | os.PathLike[str], limit: int = _CONTROL_BYTES) -> str:
+def text_of(path: str | os.PathLike[str], limit: int = 64 << 20) -> str:
     """Return the text of a file. Raises UnicodeDecodeError, or OSError, also if it exceeds ``limit`` bytes."""
     with opened(path) as file:
         data: bytes = file.read(limit + 1)

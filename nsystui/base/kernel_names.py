@@ -124,8 +124,7 @@ def _arguments(part: _Part, detail: int, depth: int) -> list[str]:
 
 
 def _argument(text: str, detail: int, depth: int) -> str:
-    number = _NUMBER.match(text)
-    if number:
+    if number := _NUMBER.match(text):
         return number["digits"] if detail == _ALL or (detail and not depth) else ""
     plain = re.sub(r"^(?:const|struct|class) |(?: const)?[ *&]*$", "", text)
     if _is_scalar(plain):

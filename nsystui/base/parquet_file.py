@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import duckdb
 
-_CHUNK_BYTES = 1 << 20
-
 
 def copy_to_parquet(
     connection: duckdb.DuckDBPyConnection, select: str, path: Path, options: str, parameters: tuple[Any, ...] = ()
@@ -78,7 +76,7 @@ class _Pipe:
     def _run(self) -> None:
         try:
             with open(self._read_end, "rb", buffering=0) as pipe, self._file as file:
-                while data := pipe.read(_CHUNK_BYTES):
+                while data := pipe.read(1 << 20):
                     file.write(data)
         except OSError as error:
             self._failure = error

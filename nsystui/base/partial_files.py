@@ -18,8 +18,6 @@ from uuid import uuid4
 PARTIAL = ".partial-"
 """The prefix of temporary names."""
 
-# It is unknown whether a process on another machine is alive.
-_STALE_SECONDS = 24 * 3600
 _NAME = re.compile(re.escape(PARTIAL) + r"([0-9a-f]{8})-([0-9]+)-")
 
 
@@ -33,7 +31,8 @@ def is_abandoned(path: Path) -> bool:
     match = _NAME.match(path.name)
     if match is not None and match[1] == _machine_id() and not _is_alive(int(match[2])):
         return True
-    return time.time() - path.stat().st_mtime > _STALE_SECONDS
+    # It is unknown whether a process on another machine is alive.
+    return time.time() - path.stat().st_mtime > 24 * 3600
 
 
 def drop_abandoned(directory: Path) -> None:

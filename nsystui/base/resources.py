@@ -83,9 +83,7 @@ def take_open_files() -> None:
 LEAST_ADDRESSES = 400 << 20
 """The minimum address space for reading an export, bytes: with less, a library may end the process."""
 
-_FEW_ADDRESSES = 8 << 30
 _STACK = 2 << 20
-_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 
 
 def address_limit() -> int | None:
@@ -96,7 +94,7 @@ def address_limit() -> int | None:
 def spare_addresses() -> None:
     """Make libraries and threads reserve less of a limited address space. Call it before any thread starts."""
     limit = address_limit()
-    if limit is None or limit > _FEW_ADDRESSES:
+    if limit is None or limit > 8 << 30:
         return
     import ctypes
 
@@ -104,7 +102,7 @@ def spare_addresses() -> None:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):  # only glibc
-        library.mallopt(_ARENA_MAX, 1)
+        library.mallopt(-8, 1)  # M_ARENA_MAX of malloc.h
     if hasattr(library, "pthread_setattr_default_np"):  # DuckDB's threads
         attributes = ctypes.create_string_buffer(256)  # a pthread_attr_t is 56 or 64 bytes
         library.pthread_attr_init(attributes)
@@ -145,8 +143,7 @@ def memory(root: Path = _ROOT) -> int | None:
     # Above ``memory.high``, the kernel slows a process to a crawl: in effect, a limit.
     names = ("memory.max", "memory.high", "memory.limit_in_bytes")
     limits += [number for group in _groups(root, "memory") for name in names for number in _numbers(group / name)]
-    addresses = address_limit()
-    if addresses is not None:
+    if (addresses := address_limit()) is not None:
         limits.append(max(addresses - OWN_ADDRESSES, 0))
     return min(limits, default=None)
 
@@ -199,9 +196,6 @@ def step_back() -> None:
             os.setpriority(os.PRIO_PROCESS, thread, NICE)
 
 
-_SECONDS_ASLEEP = 0.5
-
-
 def awaited(futures: Iterable[Future[T]]) -> Iterator[T]:
     """Yield the results of ``futures`` in order; raise their errors. For the main thread, which handles signals.
 
@@ -212,7 +206,7 @@ def awaited(futures: Iterable[Future[T]]) -> Iterator[T]:
 
     for future in futures:
         while not future.done():
-            wait((future,), _SECONDS_ASLEEP)
+            wait((future,), 0.5)
         yield future.result()
 
 

@@ -66,8 +66,7 @@ def wants_ascii(environ: Mapping[str, str], encoding: str | None) -> bool:
     term = environ.get("TERM", "")
     if term == "linux" or (term.startswith("vt") and term[2:3].isdigit()):
         return True
-    settings = (environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))
-    locale = next(filter(None, settings), "C")
+    locale = next(filter(None, (environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
     codeset = locale.partition("@")[0].rpartition(".")[2]  # macOS writes LC_CTYPE=UTF-8, without a language
     return not (_is_utf8(codeset) and encoding is not None and _is_utf8(encoding))
 
@@ -122,16 +121,16 @@ def text_width(default: int = 80, environ: Mapping[str, str] = os.environ) -> in
     return bounded(columns or default, 1)[0]
 
 
-def reading_width(environ: Mapping[str, str] = os.environ) -> int | None:
+def reading_width() -> int | None:
     """Return the columns of the terminal that shows standard output, also through a pipe such as ``| less``.
 
     Return ``None`` if the output is a file or there is no terminal: text is then not wrapped.
     """
     try:
         if os.isatty(1):
-            return text_width(120, environ)
+            return text_width(120, os.environ)
         if stat.S_ISFIFO(os.fstat(1).st_mode) and os.isatty(2):
-            return bounded(_number_in(environ, "COLUMNS") or os.get_terminal_size(2).columns or 120, 1)[0]
+            return bounded(_number_in(os.environ, "COLUMNS") or os.get_terminal_size(2).columns or 120, 1)[0]
     except OSError:
         pass
     return None

@@ -33,8 +33,6 @@ _INVISIBLE = frozenset(
 )
 """Invisible characters that ``str.isprintable`` accepts: joiners, fillers, variation selectors."""
 
-_MAX_MARKS = 4  # combining marks on a character: Hebrew, Thai and Vietnamese need up to three or four
-
 
 class _SafeTable(dict[int, int | str]):
     """A table for ``str.translate`` that caches the replacement of each character on first use."""
@@ -77,7 +75,7 @@ def safe_text(text: str, ascii: bool = False) -> str:  # noqa: A002 - the word t
     chars, marks = [], 0
     for char in replaced:  # a tower of marks would cover the lines above and below
         marks = marks + 1 if _is_mark(char) else 0
-        chars.append(char if marks <= _MAX_MARKS else "?" if ascii else _SUBSTITUTE)
+        chars.append(char if marks <= 4 else "?" if ascii else _SUBSTITUTE)
     return "".join(chars)
 
 
@@ -146,10 +144,6 @@ def shorten(text: str, width: int) -> str:
     return head + ELLIPSIS
 
 
-_LEAST_HEAD = 4
-"""The fewest cells of a beginning before a cut."""
-
-
 def cut_apart(texts: Iterable[str], width: int) -> dict[str, str]:
     """Cut texts to ``width`` cells: at their ends, or inside their common beginning if they would look alike."""
     shown: dict[str, str] = {}
@@ -160,7 +154,7 @@ def cut_apart(texts: Iterable[str], width: int) -> dict[str, str]:
     for cut, group in groups.items():
         first, last = group[0], group[-1]
         shared = len(commonprefix([first, last]))  # noqa: RUF071 - texts, not paths
-        if len(group) == 1 or shared <= least or least < _LEAST_HEAD:
+        if len(group) == 1 or shared <= least or least < 4:  # a shorter beginning names nothing
             shown |= dict.fromkeys(group, cut)
         else:
             word = first.rfind(" ", 0, shared) + 1
@@ -271,12 +265,8 @@ def counted(number: int, noun: str, verb: str = "", among: int | None = None) ->
     return f"{words} {_OF_ONE.get(verb, f'{verb}s') if number == 1 else verb}" if verb else words
 
 
-_MIN_RUN = 4
-"""The shortest run of consecutive numbers that `few_numbers` writes as a range."""
-
-
 def few_numbers(numbers: Iterable[int]) -> str:
-    """List up to three numbers or ranges of numbers, and count the remaining numbers.
+    """List up to three numbers or ranges of at least four numbers, and count the remaining numbers.
 
     >>> few_numbers([0, 1, 2, 3, 4, 5, 6, 7, 12, 14, 16, 17])
     '0–7, 12, 14 and 2 more'
@@ -284,7 +274,7 @@ def few_numbers(numbers: Iterable[int]) -> str:
     parts = [
         part
         for low, high in _runs(numbers)
-        for part in ([(low, high)] if high - low + 1 >= _MIN_RUN else [(n, n) for n in range(low, high + 1)])
+        for part in ([(low, high)] if high - low + 1 >= 4 else [(n, n) for n in range(low, high + 1)])
     ]
     words = ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in parts[:_MAX_SHOWN])
     more = sum(high - low + 1 for low, high in parts[_MAX_SHOWN:])

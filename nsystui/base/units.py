@@ -113,9 +113,7 @@ def format_value(unit: Unit, value: Value) -> str:
     """
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return MISSING
-    if isinstance(value, str):
-        return safe_text(value)
-    return _WORDINGS[unit](value)
+    return safe_text(value) if isinstance(value, str) else _WORDINGS[unit](value)
 
 
 def size_label(size: int) -> str:
@@ -155,8 +153,6 @@ _SCALES: dict[Unit, _Scales] = {
     Unit.RATE: _RATES,
     Unit.FREQUENCY: _FREQUENCIES,
 }
-_MIN_LARGEST = 10
-"""A largest value below 10 of a unit gets the next smaller unit (``2,646.183 ms``), unless whole or a rate."""
 
 
 def _is_finite(value: Value) -> TypeGuard[int | float]:
@@ -168,7 +164,7 @@ def _scale_of(unit: Unit, numbers: Sequence[float], largest: float) -> tuple[flo
     scales = _SCALES[unit]
     index = max((index for index, (size, _) in enumerate(scales) if largest >= size), default=0)
     is_whole = all(number % scales[index][0] == 0 for number in numbers)
-    if index and largest < _MIN_LARGEST * scales[index][0] and not is_whole and unit is not Unit.RATE:
+    if index and largest < 10 * scales[index][0] and not is_whole and unit is not Unit.RATE:
         index -= 1
     return scales[index]
 
@@ -314,7 +310,6 @@ def round_half_up(value: float, decimals: int) -> float:
 
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) *([KMGT]?)(i?B)?", re.IGNORECASE)
-_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def parse_size(text: str) -> int:
@@ -327,7 +322,7 @@ def parse_size(text: str) -> int:
         raise UsageError(f"{text!r} is not a size: give a number with M or G, such as 512M or 1.5G")
     number, unit, ending = match.groups()
     base = 1000 if (ending or "").upper() == "B" else 1024
-    size = int(Decimal(number) * base ** _POWERS[unit.upper()])
+    size = int(Decimal(number) * base ** ("", "K", "M", "G", "T").index(unit.upper()))
     if size > LARGEST_NUMBER:
         raise UsageError(f"{text!r} is too large")
     return size

@@ -13,7 +13,7 @@ from nsystui.base.text import is_utf8, readable
 _COMMANDS = {
     "open": (0, "open the screens (what `nsystui FILE…` does)", "screens"),
     "triage": (10, "what is wrong with the job: findings, worst first, and how to fix them", "triage"),
-    "report": (15, "all of a job on one page to send: HTML, or Markdown with drawings", "report"),
+    "report": (15, "all of a job on one HTML page to send", "report"),
     "diff": (130, "two jobs, ranks, groups or spans of time, side by side", "compare"),
     "stats": (180, "reports of `nsys stats`, by their names", "recipes"),
     "recipe": (190, "recipes of `nsys recipe`, by their names: over all ranks, as tables and maps", "recipes"),

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 # Options that select rows of an answer, and all options whose answers are not remembered.
 _NARROWING = ("filter_time", "filter_nvtx", "instances", "bucket")
-_NOT_REMEMBERED = (*_NARROWING, "by_rank", "ncu", "nccl_log")
 
 
 class Print(argparse.Action):
@@ -282,12 +281,10 @@ def remembered(request: Request) -> Remembered | None:
     Also ``None`` if files cannot be opened: opening them reports why.
     """
     opening, selecting = request.opening, request.selecting
-    if (
-        opening.no_cache
-        or opening.dask
-        or opening.clock != CLOCKS[0]
-        or any((selecting.is_narrowing, selecting.ranks, *map(request.args.get, _NOT_REMEMBERED)))
-    ):
+    narrowing = map(request.args.get, (*_NARROWING, "by_rank", "ncu", "nccl_log"))
+    if opening.no_cache or opening.dask or opening.clock != CLOCKS[0]:
+        return None
+    if any((selecting.is_narrowing, selecting.ranks, *narrowing)):
         return None
     from nsystui.questions.answers.remembered import Remembered
 

@@ -150,8 +150,7 @@ class _Reader:
 
     def directory(self, key: str, value: object) -> str:
         text = str(self._of_type(key, value, str, '"$SCRATCH/nsystui-cache"'))
-        unset = [name for name in re.findall(r"\$\{?(\w+)", text) if name not in self._environ]
-        if unset:
+        if unset := [name for name in re.findall(r"\$\{?(\w+)", text) if name not in self._environ]:
             raise self._wrong(f"{key} names ${unset[0]}, which is not set")
         return os.path.expanduser(re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda m: self._environ[m[1] or m[2]], text))
 
@@ -266,8 +265,6 @@ def _worded(value: object) -> str:
 
 
 _MAX_JOBS = 256
-# The default limit is at most the available memory divided by this: other programs need memory, too.
-_SHARE = 2
 
 
 def add_limits(group: argparse._ArgumentGroup) -> None:
@@ -290,13 +287,18 @@ def add_limits(group: argparse._ArgumentGroup) -> None:
 def limits_for(jobs: int | None, memory: int | None, config: Config, environ: Mapping[str, str] = os.environ) -> Limits:
     """Return the limits of the flags, else the variables, else the config file, else the machine. Raises UsageError."""
     from nsystui.base import resources
-    from nsystui.store.database import Limits
+    from nsystui.store.database import SMALLEST_MEMORY, Limits
 
     if jobs is None and environ.get("NSYSTUI_JOBS"):
         jobs = jobs_number(environ["NSYSTUI_JOBS"], "NSYSTUI_JOBS=")
     if memory is None and environ.get("NSYSTUI_MEMORY_LIMIT"):
         memory = memory_size(environ["NSYSTUI_MEMORY_LIMIT"], "NSYSTUI_MEMORY_LIMIT=")
-    return Limits(jobs or config.jobs or resources.usual_threads(), memory or config.memory_limit or _default_memory())
+    memory = memory or config.memory_limit
+    if not memory:
+        memory, available = Limits().memory, resources.memory()
+        if available is not None:  # half of it, because other programs need memory, too
+            memory = max(min(memory, available // 2), SMALLEST_MEMORY)
+    return Limits(jobs or config.jobs or resources.usual_threads(), memory)
 
 
 def default_cache(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.environ) -> Cache:
@@ -319,15 +321,6 @@ def drop_left_in_cache(config: Config) -> None:
         directory = default_cache(config).directory
         if not why_not_ours(directory):
             drop_left(directory)
-
-
-def _default_memory() -> int:
-    from nsystui.base import resources
-    from nsystui.store.database import SMALLEST_MEMORY, Limits
-
-    available = resources.memory()
-    default = Limits().memory
-    return default if available is None else max(min(default, available // _SHARE), SMALLEST_MEMORY)
 
 
 def jobs_number(text: str, name: str) -> int:

@@ -6,7 +6,7 @@ import argparse
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -41,8 +41,6 @@ EXAMPLES = """  nsystui diff before/ -- after/
   nsystui diff rank0.sqlite --time-a 1.2s:1.5s --time-b 4.2s:4.5s --format json"""
 
 _TABLES = ("summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "steps")
-_DEFAULT_ROWS = 10
-"""Rows of each table except the summary, if several tables are printed for people."""
 
 
 def prepared(words: Sequence[str]) -> list[str]:
@@ -114,15 +112,16 @@ def run(request: Request) -> int:
 
 
 def _is_for_screen(request: Request) -> bool:
-    from nsystui.base import terminal
+    from nsystui.commands.open import checked_terminal
 
     output = request.output
     text_flags = (output.format, output.target, request.args["tables"], output.top, output.sort)
     if any(value is not None for value in text_flags) or sys.stdout is None or not sys.stdout.isatty():
         return False
-    stdin_is_tty = sys.stdin is not None and sys.stdin.isatty()
-    stderr_is_tty = sys.__stderr__ is not None and sys.__stderr__.isatty()
-    return not terminal.check(terminal.original_environ(), stdin_is_tty, stderr_is_tty, "diff")
+    with suppress(UsageError):
+        checked_terminal("diff")
+        return True
+    return False
 
 
 def _check_sides(request: Request) -> None:
@@ -234,7 +233,7 @@ def _arranged(request: Request, name: str, answer: TableAnswer, is_text: bool, i
         return worded(answer) if is_text else answer
     if request.output.sort and (key := key_named(answer.columns, request.output.sort)):
         answer = answer.sorted_by(key, descending=True)
-    default_rows = _DEFAULT_ROWS if is_text and is_one_of_several and not request.output.is_file else None
+    default_rows = 10 if is_text and is_one_of_several and not request.output.is_file else None
     top = request.output.top if request.output.top is not None else default_rows
     return answer if top is None else replace(answer, rows=answer.rows[:top])
 

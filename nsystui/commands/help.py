@@ -29,11 +29,7 @@ EXAMPLES = """  nsystui help
   nsystui help nccl"""
 
 _DIRECTORY = Path(__file__).parents[1] / "docs"
-_MAX_WIDTH = 100
-"""Columns; longer lines are hard to read."""
 _LINK = re.compile(r"\[([^]]+)\]\((?:([a-z-]+)\.md)?(?:#[a-z0-9-]+)?\)")
-_NOT_FOUND = 127
-"""The status of a shell that does not find the program."""
 
 
 def topics() -> tuple[str, ...]:
@@ -94,7 +90,7 @@ def rendered(markdown: str, columns: int, environ: Mapping[str, str], encoding: 
     styles = {"markdown.code": "bold", "markdown.h1": "bold", "markdown.h2": "bold underline"}
     console = Console(
         file=StringIO(),
-        width=min(columns, _MAX_WIDTH),
+        width=min(columns, 100),  # longer lines are hard to read
         force_terminal=environ.get("TERM", "dumb") != "dumb",
         no_color=no_color(environ),
         theme=Theme(styles),
@@ -122,7 +118,7 @@ def _page(text: str, environ: Mapping[str, str]) -> None:
             process.communicate(text.encode())
         finally:
             signal.signal(signal.SIGINT, handler)
-        if process.returncode != _NOT_FOUND:
+        if process.returncode != 127:  # a shell's status for a missing program
             return
     print_lines(text.splitlines())
 
@@ -162,8 +158,7 @@ def completed_parser(
     name = words[0] if is_named else "open"
     parser = parser_of(name)
     for action in parser._actions:
-        completer = _completer(action, name, has_commands=not words)
-        if completer is not None:
+        if (completer := _completer(action, name, has_commands=not words)) is not None:
             action.completer = completer  # type: ignore[attr-defined]
     if not words or words[0] == "--print-completion":
         parser.add_argument("--version", action="store_true", help="print the version")

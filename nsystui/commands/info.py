@@ -48,27 +48,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
-    args = request.args
+    args, output = request.args, request.output
     request.check()
+    if args["job_output"] and args["show"]:
+        raise UsageError("--job-output cannot be combined with --show")
+    is_single = output.format in ("csv", "json") or output.target or output.sort or output.top is not None
+    names: tuple[str, ...] = TABLES[:1] if is_single else TABLES
+    if args["show"] or args["job_output"]:
+        names = (args["show"] or "job-output",)
     with shared.opened(request) as (job, _):
         with job.session.waiting("info"):
-            tables = [Titled(name, TITLES[name], table_of(job, name)) for name in _table_names(request)]
+            tables = [Titled(name, TITLES[name], table_of(job, name)) for name in names]
         if len(tables) > 1:
             deliver_tables(request, tables)
             return 0
         status = shared.deliver(request, tables[0].answer)
         # A capture without messages lacks nothing.
         return status if args["show"] or args["job_output"] else 0
-
-
-def _table_names(request: Request) -> tuple[str, ...]:
-    args, output = request.args, request.output
-    if args["job_output"] and args["show"]:
-        raise UsageError("--job-output cannot be combined with --show")
-    if args["job_output"] or args["show"]:
-        return (args["show"] or "job-output",)
-    is_single = output.format in ("csv", "json") or output.target or output.sort or output.top is not None
-    return TABLES[:1] if is_single else TABLES
 
 
 def table_of(job: OpenJob, name: str) -> Answer:

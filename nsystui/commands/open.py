@@ -125,8 +125,7 @@ def checked_terminal(command: str) -> Mapping[str, str]:
     environ = terminal.original_environ()
     stderr_is_tty = sys.__stderr__ is not None and sys.__stderr__.isatty()
     stdin_is_tty = sys.stdin is not None and sys.stdin.isatty()  # None: it was closed
-    refusal = terminal.check(environ, stdin_is_tty, stderr_is_tty, command)
-    if refusal:
+    if refusal := terminal.check(environ, stdin_is_tty, stderr_is_tty, command):
         raise UsageError(refusal)
     return environ
 
@@ -239,8 +238,7 @@ def named_files(files: Sequence[str], log_patterns: Sequence[str] | None) -> Nam
         return NamedFiles((), tuple(paths))
     named_logs = named(log_patterns or ())
     for name in named_logs:
-        problem = _problem(name)
-        if problem:
+        if problem := _problem(name):
             raise UsageError(f"--nccl-log {shell_word(name)}: {problem}")
     return NamedFiles(tuple(files), tuple(named_logs))
 

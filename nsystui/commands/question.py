@@ -56,23 +56,18 @@ def add_options(
         if option.one_of:
             key = (option.group, option.one_of)
             container = sets[key] = sets.get(key) or container.add_mutually_exclusive_group()
-        flags = [f"--{flag}" for flag in (option.flag, option.alias) if flag]
-        container.add_argument(*flags, **_argparse_words(option))
-
-
-def _argparse_words(option: Option) -> dict[str, Any]:
-    words: dict[str, Any] = {"help": option.help, "default": option.default}
-    if option.is_switch:
-        return {**words, "action": "store_true", "default": False}
-    if option.metavar:
-        words["metavar"] = option.metavar
-    if option.choices:
-        words["choices"] = option.choices
-    if option.has_several:
-        words |= {"action": "extend", "nargs": "+"}
-    if option.without_value is not None:
-        words |= {"nargs": "?", "const": option.without_value}
-    return {**words, "type": _reader(option.kind)}
+        words: dict[str, Any] = {"help": option.help, "default": option.default, "type": _reader(option.kind)}
+        if option.is_switch:
+            words = {"help": option.help, "action": "store_true"}
+        if option.metavar:
+            words["metavar"] = option.metavar
+        if option.choices:
+            words["choices"] = option.choices
+        if option.has_several:
+            words |= {"action": "extend", "nargs": "+"}
+        if option.without_value is not None:
+            words |= {"nargs": "?", "const": option.without_value}
+        container.add_argument(*(f"--{flag}" for flag in (option.flag, option.alias) if flag), **words)
 
 
 def _reader(kind: Callable[[str], object]) -> Callable[[str], object]:

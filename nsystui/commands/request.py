@@ -123,8 +123,6 @@ class Drawn:
 
 PARTIAL = 4
 """The exit status of an answer that lacks a file, a table or a rule."""
-_MOST_ERRORS = 3
-"""The most lines about the same problem."""
 _Part = TypeVar("_Part", Opening, Selecting, Output, Drawn)
 
 
@@ -172,7 +170,7 @@ class Request:
 
     def none_opened(self, failures: Sequence[NsystuiError]) -> NsystuiError:
         """Return the error of a job without a readable file, one line if many files have the same problem."""
-        if len(failures) > _MOST_ERRORS and len({getattr(error, "cause", error) for error in failures}) == 1:
+        if len(failures) > 3 and len({getattr(error, "cause", error) for error in failures}) == 1:
             return NsystuiError(f"{failures[0]}; no export could be opened: all {len(failures):,} have this problem")
         self.unread.extend(failures)
         return NsystuiError("no export could be opened")

@@ -81,6 +81,7 @@ def run(request: Request) -> int:
 
 
 def _answer(request: Request, names: Sequence[str], memory: Remembered | None) -> int:
+    from nsystui.questions.queries.tasks import selected_ranks
     from nsystui.questions.stats import DEFAULT, lacking, report_of
 
     wanted = [(text, *report_of(text)) for text in names or DEFAULT]
@@ -88,7 +89,11 @@ def _answer(request: Request, names: Sequence[str], memory: Remembered | None) -
         for _, report, _ in wanted:
             shared.check_dask(report)
     with shared.opened(request, whole=False) as (job, selection):
-        selections = list(_selections(request, job, _filtered_selection(request, job, selection)))
+        selection = _filtered_selection(request, job, selection)
+        selections: list[tuple[int | None, Selection]] = [(None, selection)]
+        if request.args["by_rank"]:
+            ranks = selected_ranks(job.ranks, selection)
+            selections = [(item.rank, selection.with_tasks(frozenset({item.task}))) for item in ranks]
         is_alone = len(names) == 1 and not request.args["by_rank"]
         tables = _tables(request, job, wanted, selections, memory, quiet=not names, is_alone=is_alone)
         _deliver(request, iter(list(tables)), is_alone)  # nothing is printed before all is read
@@ -119,20 +124,10 @@ def _filtered_selection(request: Request, job: OpenJob, selection: Selection) ->
         selection = selection.with_window(filter_time(args["filter_time"]))
     if args["filter_nvtx"]:
         windows = filter_nvtx(job.session, range_name(args["filter_nvtx"]))
-        names = [report.name for report in job.session.reports if report.index not in dict(windows)]
-        if names:
+        if names := [report.name for report in job.session.reports if report.index not in dict(windows)]:
             shared.complain(f"no such NVTX range in {', '.join(names)}: nothing of these exports is shown")
         selection = replace(selection, windows=windows)
     return selection
-
-
-def _selections(request: Request, job: OpenJob, selection: Selection) -> Iterator[tuple[int | None, Selection]]:
-    if not request.args["by_rank"]:
-        yield None, selection
-        return
-    for item in job.ranks:
-        if selection.tasks is None or item.task in selection.tasks:
-            yield item.rank, selection.with_tasks(frozenset({item.task}))
 
 
 def _tables(

@@ -23,8 +23,7 @@ def check_sort(
     if sort_key is None:
         return
     sortable = [name for name, table_columns in columns.items() if key_named(table_columns, sort_key) is not None]
-    lacking = [name for name in tables or columns if name not in sortable]
-    if lacking:
+    if lacking := [name for name in tables or columns if name not in sortable]:
         names = ", ".join(column.file_key for column in columns[lacking[0]])
         advice = f"choose with --tables {','.join(sortable)}" if sortable else f"the columns are {names}"
         raise UsageError(f"--sort {sort_key}: not a column of {', '.join(lacking)}; {advice}")

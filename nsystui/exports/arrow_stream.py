@@ -100,8 +100,7 @@ class WatchedStream(Checked):
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         capsule = self.handle.__arrow_c_stream__(requested_schema)
-        address = _pointer(capsule, b"arrow_array_stream")
-        stream = ctypes.cast(address, ctypes.POINTER(_Stream)).contents
+        stream = ctypes.cast(_pointer(capsule, b"arrow_array_stream"), ctypes.POINTER(_Stream)).contents
         read = _NEXT(stream.get_next)
 
         def get_next(this: int, out: Any) -> int:

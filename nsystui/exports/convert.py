@@ -16,8 +16,6 @@ from nsystui.exports.discover import is_packed_report
 from nsystui.exports.forms import form_of
 from nsystui.exports.forms.form import ELSEWHERE, Advance, Form, identity_of, size_in
 
-_NOT_OPENED = "the export made of it cannot be opened"
-
 
 def export_of(path: Path, form: Form, directory: Path) -> Path:
     """Return the path of a report's export, alone in a directory. Raises ExportError if the report does not exist."""
@@ -32,6 +30,9 @@ def made_before(path: Path, directory: Path) -> Path:
     form = None if is_packed_report(path) else form_of(path)
     target = path if form is None else export_of(path, form, directory)
     return target if target.exists() else path
+
+
+_NOT_OPENED = "the export made of it cannot be opened"
 
 
 def convert(

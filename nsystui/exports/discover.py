@@ -27,8 +27,6 @@ from nsystui.exports.forms.form import EXPORT_ENDINGS, RECORDING_ENDING, REPORT_
 
 REPORTS = "reports"
 FACTS = "reports.jsonl"
-_SAME_EXPORT = 60
-"""Seconds by which an export may be older than its report."""
 _RANK = re.compile(r"rank=([0-9]+)")
 _MAX_LINE = 1 << 20
 GROUP = re.compile(r"[0-9]{6}-[0-9a-f]{12}(-large)?")
@@ -54,7 +52,7 @@ def stale_note(path: Path) -> str:
         return ""
     age_words = format_value(Unit.DURATION, round(age) * 10**9)
     note = f"{path} is {age_words} older than {report.name} next to it, and may be from an earlier run: export it again"
-    return note if age > _SAME_EXPORT else ""
+    return note if age > 60 else ""  # s: both are written at the end of a recording
 
 
 def is_packed_report(path: Path) -> bool:
@@ -176,14 +174,10 @@ def files_of(words: Iterable[str]) -> Iterator[Path]:
                     yield from directory.rglob("*")
 
 
-_MAX_LISTED = 3
-"""The most files that a suggested command lists, because a job has hundreds."""
-
-
 def named_shortly(arguments: Sequence[str]) -> str:
     """Return ``arguments`` as shell words, or their directory if they are many, and all its files."""
     directories = {os.path.dirname(path) or "." for path in arguments}
-    if len(arguments) > _MAX_LISTED and len(directories) == 1:
+    if len(arguments) > 3 and len(directories) == 1:  # a job has hundreds
         (directory,) = directories
         if {os.path.realpath(path) for path in arguments} == {os.path.realpath(path) for path in discover([directory])}:
             return shell_word(directory)

@@ -22,8 +22,7 @@ def check_last(path: Path, connection: sqlite3.Connection, table: str, last: int
     Raises ExportError if the rows are out of order. Reads three pages.
     """
     quoted = table.replace('"', '""')
-    last_two = f'SELECT rowid FROM "{quoted}" ORDER BY rowid DESC LIMIT 2'
-    last_rowids = [row for (row,) in connection.execute(last_two)]
+    last_rowids = [row for (row,) in connection.execute(f'SELECT rowid FROM "{quoted}" ORDER BY rowid DESC LIMIT 2')]
     behind = connection.execute(f'SELECT rowid FROM "{quoted}" WHERE rowid > ? LIMIT 1', (last,)).fetchone()
     if behind is not None or last_rowids != sorted(last_rowids, reverse=True):
         raise opening.corrupt(path, sqlite3.DatabaseError(f"the rows of {table} are out of order"), table)

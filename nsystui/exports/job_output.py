@@ -46,8 +46,7 @@ class JobOutput:
 
 def read_job_output(path: Path) -> JobOutput:
     """Read the application's output from an export. Raises ExportError."""
-    file = opening.check(path)
-    with file.unchanged(), closing(opening.connect(path)) as connection, opening.sqlite_errors(path):
+    with opening.check(path).unchanged(), closing(opening.connect(path)) as connection, opening.sqlite_errors(path):
         native = schema.probe(path, connection)
         zone = _zone(connection, native)
         lines: list[OutputLine] = []
@@ -102,9 +101,6 @@ _VARIABLE = re.compile(
     r"""(?<![\w.])["']?(?P<name>[A-Z][A-Z0-9_]{2,})["']?\s?(?:=|["']\s*:|:\s*["'])\s*(?!-?[\d.]+(?:[\s,;)\]}]|$))\S"""
 )
 _NUMBER = re.compile(r"""["']?[-+]?[\d.,]+(?:e[-+]?\d+)?\s?(?:%|[a-zA-Z/]{1,6})?["']?(?:[\s,;|].*)?""")
-_PRIVATE_KEY = "PRIVATE KEY-----"
-_MAX_VALUE_LINES = 20
-"""Lines between two variables that still belong to the value of the first, as in a shell function."""
 
 _TOKENS = re.compile(
     r"""
@@ -139,7 +135,7 @@ def public_lines(content: str) -> Iterator[tuple[int, str]]:
     is_in_key = False
     for number, line in enumerate(_lines(content), 1):
         is_hidden = True
-        if is_in_key or _PRIVATE_KEY in line:
+        if is_in_key or "PRIVATE KEY-----" in line:
             is_in_key = "-----END" not in line
         elif variable := _variable_in(line):
             waiting = [] if variable.isupper() else waiting
@@ -149,7 +145,7 @@ def public_lines(content: str) -> Iterator[tuple[int, str]]:
             continue
         if waiting is not None:
             waiting.append((number, line))
-            if len(waiting) <= _MAX_VALUE_LINES:
+            if len(waiting) <= 20:  # a shell function's lines, for example
                 continue
         yield from ((line_number, _without_tokens(text)) for line_number, text in waiting or [(number, line)])
         waiting = None

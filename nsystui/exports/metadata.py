@@ -69,12 +69,14 @@ LOCAL_RANK_VARIABLES = (
 SIZE_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 ALLOCATION_VARIABLE = "SLURM_NTASKS"
 """The number of tasks of an allocation, started or not."""
-NODE_VARIABLES = ("SLURM_NODEID", "PALS_NODEID", "SLURMD_NODENAME")
 MADE_OF = "NSYSTUI_MADE_OF"
 """The name of the export's source in ``META_DATA_EXPORT``, if nsys did not record it."""
-ENVIRONMENT_WHITELIST = frozenset(
-    (*RANK_VARIABLES, *LOCAL_RANK_VARIABLES, *SIZE_VARIABLES, ALLOCATION_VARIABLE, *NODE_VARIABLES)
-) | {"VLLM_WORKER_MULTIPROC_METHOD"}
+ENVIRONMENT_WHITELIST = frozenset((*RANK_VARIABLES, *LOCAL_RANK_VARIABLES, *SIZE_VARIABLES, ALLOCATION_VARIABLE)) | {
+    "SLURM_NODEID",
+    "PALS_NODEID",
+    "SLURMD_NODENAME",
+    "VLLM_WORKER_MULTIPROC_METHOD",
+}
 _EVENT_TYPES = {"NvtxEvents": "nvtx", "OSRuntime": "osrt"}
 """Names for ``-t`` that differ from the CAPTURE_EVENT_TYPE in more than case."""
 _SETTINGS = {
@@ -342,14 +344,12 @@ class _Reader:
 
 
 _PROCESS = re.compile(r"PROCESS_\d+:")
-_GVISOR = "4.4.0"
-"""gVisor reports this kernel version."""
 
 
 def _sandbox(kernel: str | None) -> str | None:
     if not kernel:
         return None
-    return "WSL" if "microsoft" in kernel.lower() else "gVisor" if kernel == _GVISOR else ""
+    return "WSL" if "microsoft" in kernel.lower() else "gVisor" if kernel == "4.4.0" else ""
 
 
 _LIMITS = ("maxWarpsPerSm", "maxBlocksPerSm", "maxRegistersPerSm", "maxShmemPerSm", "computeMajor")

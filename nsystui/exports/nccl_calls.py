@@ -49,7 +49,6 @@ _FORMATS |= {42: "e", 43: "f", 44: "d", 68: "I", 69: "I", 70: "Q"}  # FLOAT16 â€
 _UNREAD_SIZES = {21: 16, 45: 16, 50: 2, 80: 8}  # LONGDOUBLE, FLOAT128, BF16, REGISTERED_STRING
 _INT, _SIZE = 5, 22
 _FIRST_ENUM = 1 << 24  # from this on: enumerations and structs of a library
-_NOT_ONE_VALUE = 0b111110  # the flags of an entry that is a pointer, an offset or an array
 _UNION_SCHEMAS = (3, 4)
 
 
@@ -136,7 +135,7 @@ def _lay_out(entries: Sequence[_Entry], align: int = 0) -> tuple[_Field, ...]:
         # The only type that NCCL defines in a struct is ncclRedOp_t, a C enum.
         text = "i" if entry.kind >= _FIRST_ENUM else _FORMATS.get(entry.kind, "")
         size = struct.calcsize("<" + text) or _UNREAD_SIZES.get(entry.kind, 0)
-        if entry.flags & _NOT_ONE_VALUE:
+        if entry.flags & 0b111110:  # a pointer, an offset or an array
             text, size = "", 0
         offset = entry.offset
         if not offset and end is not None:
@@ -348,8 +347,7 @@ def reduction_name(number: int) -> str:
 
 def _reduction(value: object) -> str | None:
     """Return a reduction's name from its number or text (NVTX's enumeration has ``Product``)."""
-    number = _count(value)
-    if number is not None:
+    if (number := _count(value)) is not None:
         return reduction_name(number)
     if not isinstance(value, str) or not value.strip() or _integer(value) is not None:
         return None

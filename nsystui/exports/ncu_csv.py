@@ -37,7 +37,6 @@ _KEYS = {
     "Block Limit Registers": "registers", "Block Limit Shared Mem": "shared memory", "Block Limit Warps": "warps",
     "Block Limit SM": "blocks",
 }  # fmt: skip
-_PERCENT = frozenset(("compute", "memory", "dram", "achieved", "theoretical"))
 _NANOSECONDS = {
     **dict.fromkeys(("ns", "nsecond"), 1.0),
     **dict.fromkeys(("us", "usecond"), 1e3),
@@ -85,7 +84,7 @@ class _LaunchTexts:
             if unit not in _NANOSECONDS:
                 return
             scale = _NANOSECONDS[unit]
-        elif key in _PERCENT and unit not in ("%", None):
+        elif key in ("compute", "memory", "dram", "achieved", "theoretical") and unit not in ("%", None):
             return  # the memory throughput in byte/s has the same name
         text = text.strip().rstrip("%").strip()
         if _ENGLISH.fullmatch(text) or _CONTINENTAL.fullmatch(text):  # ncu writes n/a for missing values

@@ -25,11 +25,8 @@ from nsystui.base.text import shell_word
 from nsystui.exports.forms.form import EXPORT_COMMAND, RECORDING_ENDING, REPORT_ENDINGS, is_export, size_in
 from nsystui.exports.forms.kineto.reading import json_head
 
-_FORMS_NOT_READ = {b"\x89HDF": "as HDF5 (-t hdf)", b"ARROW1": "as one Arrow file (-t arrow)"}
 _PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 """The first bytes of files of gzip, bzip2, xz, zstd and zip."""
-# A read that failed with this message may succeed the next time.
-_DISK_ERROR = "disk I/O error"
 # Steps of a query between two calls of the progress handler: about 10 ms.
 _STEPS = 1_000_000
 # Damaged text in the schema reaches Python inside an error message that it cannot decode.
@@ -140,7 +137,7 @@ def corrupt(path: Path, error: Exception, table: str = "") -> ExportError:
     reason = reason_of(error).rpartition(" failed: ")[2]
     text = "malformed database schema" if isinstance(error, UnicodeDecodeError) else reason
     cause, advice = f"SQLite cannot read it: {text}", f"export it again: {EXPORT_COMMAND} FILE.nsys-rep"
-    if _DISK_ERROR in text:
+    if "disk I/O error" in text:  # the next read may succeed
         return ExportError(named(path), cause, advice)
     return DamagedError(named(path), _with_table(cause, table), advice, table)
 
@@ -251,7 +248,7 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
         return ExportError(
             name, "a report, not an export", f"export it: {command}, or let nsystui do it with --convert"
         )
-    for magic, form in _FORMS_NOT_READ.items():
+    for magic, form in ((b"\x89HDF", "as HDF5 (-t hdf)"), (b"ARROW1", "as one Arrow file (-t arrow)")):
         if head.startswith(magic):
             advice = f"nsystui opens -t sqlite and parquetdir: {EXPORT_COMMAND} FILE.nsys-rep"
             return ExportError(name, f"an export {form}, which nsystui does not read", advice)

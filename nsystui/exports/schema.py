@@ -13,8 +13,7 @@ from nsystui.base.inputs import json_in, opened
 from nsystui.exports import integrity, opening
 from nsystui.exports.integrity import is_accounted_for
 
-# Every nsys export has the first; the others distinguish it from other files with that table.
-_REQUIRED = "StringIds"
+# Every nsys export has StringIds; one of these distinguishes it from other files with that table.
 _TYPICAL = frozenset((
     "META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME",
     "TARGET_INFO_SYSTEM_ENV", "ANALYSIS_DETAILS", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME",
@@ -192,7 +191,7 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
             columns[name] = frozenset(column for _, column, *_ in table_info)
             if not columns[name]:  # two tables have this name, and one is damaged
                 raise opening.corrupt(path, sqlite3.DatabaseError(f"malformed database schema ({name})"))
-        if _REQUIRED not in columns or not _TYPICAL & columns.keys():
+        if "StringIds" not in columns or not _TYPICAL & columns.keys():
             cause = "a SQLite file, but not an Nsight Systems export"
             raise ExportError(opening.named(path), cause, "nsys export -t sqlite FILE.nsys-rep")
         with opened(path) as file:

@@ -47,10 +47,6 @@ DRAWING = "svg"
 
 _ENDINGS = {".csv": "csv", ".json": "json", ".md": "md", ".parquet": "parquet", ".txt": "table", ".svg": DRAWING}
 
-"""Called after each page with the number of rows written; it may raise to stop the writing."""
-
-_PAGE = 10_000
-
 
 class Writable(Protocol):
     """The target of answers: an open text file, or another object that takes text."""
@@ -64,13 +60,6 @@ def format_for_path(path: str | PathLike[str]) -> str:
     if ending not in _ENDINGS:
         raise UsageError(f"{safe_text(fspath(path))}: the name must end in one of {', '.join(_ENDINGS)}")
     return _ENDINGS[ending]
-
-
-def pages(answer: Answer, size: int = _PAGE) -> Iterator[list[Row]]:
-    """Yield the rows of ``answer`` in lists of ``size``; the last list may be shorter."""
-    rows = iter_rows(answer)
-    while page := list(islice(rows, size)):
-        yield page
 
 
 def file_values(column: Column, values: Sequence[Any]) -> Sequence[Value]:
@@ -314,17 +303,16 @@ def _write_table(answer: Answer, stream: Writable, ascii_only: bool) -> int:
         line = "  ".join(cells).rstrip() + "\n"
         stream.write(ascii_glyphs(line) if ascii_only else line)
 
-    remaining = pages(answer)
-    first = next(remaining, [])
+    following = iter_rows(answer)
+    first = list(islice(following, 10_000))
     is_shown = [column.importance < FILES_ONLY for column in answer.columns]
     columns = list(compress(_table_columns(answer.columns, first), is_shown))
     put(column.heading for column in columns)
     put("-" * column.width for column in columns)
     rows = 0
-    for page in chain([first], remaining):
-        for row in page:
-            put(column.cell(value) for column, value in zip(columns, compress(row, is_shown), strict=True))
-        rows += len(page)
+    for row in chain(first, following):
+        put(column.cell(value) for column, value in zip(columns, compress(row, is_shown), strict=True))
+        rows += 1
     return rows
 
 

@@ -52,9 +52,6 @@ addEventListener('afterprint', () => { for (const one of closed) one.open = fals
 """
 
 
-_POLICY = ("default-src 'none'", "img-src data:", "style-src 'unsafe-inline'", "base-uri 'none'", "form-action 'none'")
-
-
 def page(report: JobPage) -> str:
     """Return the HTML of a report."""
     sections = [("findings", "Findings"), *((section.key, section.title) for section in report.sections)]
@@ -68,7 +65,8 @@ def page(report: JobPage) -> str:
     ]
     body = "\n".join(parts)
     digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
-    policy = "; ".join((*_POLICY, f"script-src 'sha256-{digest}'"))
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    policy += f"; script-src 'sha256-{digest}'"
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -183,8 +181,7 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _notes(lines: Iterable[str]) -> Iterator[str]:
-    items = "".join(f"<li>{_sentence(line)}</li>" for line in lines)
-    if items:
+    if items := "".join(f"<li>{_sentence(line)}</li>" for line in lines):
         yield f'<ul class="notes">{items}</ul>'
 
 
@@ -230,8 +227,7 @@ class _Cells:
         texts = [value for value in values if isinstance(value, str)]
         # Padded numbers with units are aligned like numbers.
         is_worded = any(text.strip() != text for text in texts) and all(map(_WORDED.fullmatch, texts))
-        is_text = column.unit is Unit.TEXT and not is_worded
-        self._kind = "" if is_text else ' class="n"'
+        self._kind = "" if column.unit is Unit.TEXT and not is_worded else ' class="n"'
         self.head = f'<th scope="col"{self._kind}><button>{_text(self._wording.heading(column.label))}</button></th>'
 
     def cells(self) -> Iterator[str]:

@@ -144,7 +144,6 @@ DEFAULT_SEMANTIC
 THREAD_FUNC         State As Is
 
 """
-_COUNTER_GRADIENT = 7
 
 EventClass = tuple[str, str, str, int]
 """Kind, group, domain and is_loose of an event (`trace.NAME_FIELDS`)."""
@@ -203,7 +202,7 @@ class EventTypes:
         ]
         counters = set(self.metrics.values())
         for number in sorted(self.labels):
-            gradient = _COUNTER_GRADIENT if number in counters else 0
+            gradient = 7 if number in counters else 0
             parts.append(f"\n\nEVENT_TYPE\n{gradient}    {number}    {safe_text(self.labels[number])}\n")
             if number in self.values:
                 parts.append("VALUES\n0      End\n")

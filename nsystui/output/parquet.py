@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.answer import Answer, Column, Row, Unit, Value
+from nsystui.base.answer import Answer, Column, Unit, Value, column_batches
 from nsystui.base.parquet_file import copy_to_parquet
-from nsystui.output.formats import file_values, pages
+from nsystui.output.formats import file_values
 
 if TYPE_CHECKING:
     import duckdb
@@ -41,10 +41,10 @@ def write_parquet(answer: Answer, path: Path) -> int:
             connection.execute("SET pandas_analyze_sample = 0")
             parts: list[Path] = []
             rows = 0
-            for batch in pages(answer, _BATCH):
+            for batch in column_batches(answer, _BATCH):
                 parts.append(folder / f"{len(parts)}.parquet")
                 _write_batch(connection, answer.columns, batch, parts[-1])
-                rows += len(batch)
+                rows += len(batch[0])
             if len(parts) > 1:
                 # "By name" also reconciles a column that is BIGINT in one part and DOUBLE in another. Paths are
                 # absolute, because DuckDB takes a name such as ``s3:x`` for an address.
@@ -53,17 +53,16 @@ def write_parquet(answer: Answer, path: Path) -> int:
             elif parts:
                 parts[0].replace(path)
             else:
-                _write_batch(connection, answer.columns, [], path)
+                _write_batch(connection, answer.columns, [()] * len(answer.columns), path)
         return rows
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_batch(
-    connection: duckdb.DuckDBPyConnection, columns: Sequence[Column], rows: Sequence[Row], path: Path
+    connection: duckdb.DuckDBPyConnection, columns: Sequence[Column], batch: Sequence[Sequence[Value]], path: Path
 ) -> None:
-    column_values = zip(*rows, strict=True) if rows else [()] * len(columns)
-    arrays = [_array(column, values) for column, values in zip(columns, column_values, strict=True)]
+    arrays = [_array(column, values) for column, values in zip(columns, batch, strict=True)]
     connection.register("batch", {f"c{index}": array for index, (_, array) in enumerate(arrays)})
     names = ['"' + column.file_key.replace('"', '""') + '"' for column in columns]
     fields = ", ".join(f"c{index}::{sql_type} AS {names[index]}" for index, (sql_type, _) in enumerate(arrays))

@@ -9,9 +9,6 @@ from typing import TextIO
 
 from nsystui.base.errors import OutputError
 
-SIGPIPE_STATUS = 141
-"""The exit status in a shell of a program that SIGPIPE ended (128 + 13)."""
-
 
 @contextmanager
 def quiet_pipe() -> Iterator[TextIO]:
@@ -31,5 +28,5 @@ def quiet_pipe() -> Iterator[TextIO]:
 
         discard_rest(stream)
         if isinstance(error, BrokenPipeError):
-            raise SystemExit(SIGPIPE_STATUS) from None
+            raise SystemExit(141) from None  # as a shell reports a program that SIGPIPE ended: 128 + 13
         raise OutputError(f"cannot write to standard output: {error.strerror or error}") from error

@@ -225,8 +225,7 @@ def _lane(lane: DrawnLane, parts: Sequence[Part], area: _PlotArea, y: int, thick
 def _steps(below: Sequence[float], tops: Sequence[float], left: int, y: int, thick: int, width: float) -> str:
     """Return the outline of columns from ``below`` to ``tops`` (0 to 1), joining columns of one height."""
     path, column, bottom = [], 0, y + thick
-    levels = list(zip(_levels_of(below, thick), _levels_of(tops, thick), strict=True))
-    for (low, high), run in groupby(levels):
+    for (low, high), run in groupby(zip(_levels_of(below, thick), _levels_of(tops, thick), strict=True)):
         length = sum(1 for _ in run)
         if high > low:
             start, end = _number(left + column * width), _number(left + (column + length) * width)
@@ -338,5 +337,4 @@ def _mark(number: int, category: str, x: float, y: float, words: str = "") -> st
 def _powers(low: float, high: float) -> list[float]:
     """Return at most eight powers of two between two sizes, or the sizes without powers between."""
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
-    step = max(1, math.ceil((last - first + 1) / 8))
-    return [2.0**power for power in range(first, last + 1, step)] or [low, high]
+    return [2.0**power for power in range(first, last + 1, max(1, math.ceil((last - first + 1) / 8)))] or [low, high]

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 # The delta encodings of version 2 are a third smaller, and faster to write and to read.
 PARQUET_FORM = "COMPRESSION zstd, PARQUET_VERSION V2"
 """Options of DuckDB's ``COPY`` for packs."""
-# The delta encodings leave little to compress, and a higher level takes twice as long.
-_COLUMN_FORM = "COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION V2"
 DEFAULT_CAP = 20 << 30
 ANSWERS = "answers"
 """The directory for results of several reports together, each in a file."""
@@ -51,8 +49,6 @@ FACTS = "report.json"
 """The file that describes a pack or a set of single columns; its modification time is the last use."""
 RESULTS = ".results"
 """The suffix of a directory with the results of a report; its modification time is the last use."""
-_PACK_NAME = re.compile(r"[A-Za-z0-9-]*-[0-9a-f]{24}(\.[a-z_]+-[0-9a-f]{12}|\.results|\.kept)?")
-_CONVERTED_NAME = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -147,7 +143,9 @@ class Cache:
         digest = hashlib.sha256(" ".join(sorted(names)).encode()).hexdigest()[:12]
         path = self.path_of(export)
         path = path.with_name(f"{path.name}.{table}-{digest}")
-        return Partial(self._temporary(), path, _COLUMN_FORM, _read_columns)
+        # The delta encodings leave little to compress, and a higher level takes twice as long.
+        form = "COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION V2"
+        return Partial(self._temporary(), path, form, _read_columns)
 
     def write(self, write: Callable[[], T], warn: Callable[[str], object]) -> T | None:
         """Return the result of ``write``, or ``None`` after a warning if the cache cannot be written (full, read-only).
@@ -362,7 +360,9 @@ def _items(directory: Path) -> Iterator[Item]:
             elif (path / FACTS).exists():
                 yield Item((path / FACTS).stat().st_mtime, size_of(path), path)
             # Results, or the remains of an interrupted removal.
-            elif _PACK_NAME.fullmatch(path.name) and path.is_dir():
+            elif path.is_dir() and re.fullmatch(
+                r"[A-Za-z0-9-]*-[0-9a-f]{24}(\.[a-z_]+-[0-9a-f]{12}|\.results|\.kept)?", path.name
+            ):
                 yield Item(path.stat().st_mtime, size_of(path), path)
     for file in _entries(directory / ANSWERS):
         with suppress(OSError):
@@ -370,7 +370,7 @@ def _items(directory: Path) -> Iterator[Item]:
             yield Item(status.st_mtime, status.st_size, file)
     for path in _entries(directory / CONVERTED):
         with suppress(OSError):
-            if _CONVERTED_NAME.fullmatch(path.name):
+            if re.fullmatch(r"[0-9a-f]{16}", path.name):
                 is_complete = all(map(is_abandoned, path.glob(f"{PARTIAL}*")))
                 yield Item(path.stat().st_mtime, size_of(path), path, is_removable=is_complete)
 

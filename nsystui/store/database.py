@@ -30,8 +30,6 @@ _THREAD = 100 << 20
 
 # Packing a chunk, with the strings of a usual export, took 55 to 65 MB.
 _CHUNK_MEMORY = 80 << 20
-# Threads that pack one export: more do not help, because an export is read as one stream.
-_WORKERS = 2
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class Limits:
     @property
     def workers(self) -> int:
         """The number of threads that pack one export."""
-        return min(_WORKERS, self.chunks)
+        return min(2, self.chunks)  # more threads do not help: an export is read as one stream
 
     @property
     def packs(self) -> int:
@@ -144,7 +142,11 @@ def memory_errors(limits: Limits, has_cache: bool, *paths: Path) -> Iterator[Non
     try:
         yield
     except Exception as error:
-        causes = _memory_causes(error)
+        import duckdb
+
+        # SQLAlchemy or this program may have replaced DuckDB's error.
+        errors = (error, getattr(error, "orig", None), error.__context__)
+        causes = [cause for cause in errors if isinstance(cause, duckdb.OutOfMemoryException)]
         if not causes:
             raise
         name = named(paths[0]) if len(paths) == 1 else f"{named(paths[0])} and {len(paths) - 1} more"
@@ -166,14 +168,6 @@ def _too_little(limits: Limits, refused: bool) -> tuple[str, str]:
     if refused:
         return "the system has not enough memory for its columns", "try a smaller --memory-limit, or another machine"
     return database_cause, f"allow more, such as --memory-limit {size_words(larger_limit)}"
-
-
-def _memory_causes(error: BaseException) -> list[BaseException]:
-    """Return DuckDB's memory errors behind an error, which SQLAlchemy or this program may have replaced."""
-    import duckdb
-
-    candidates = (error, getattr(error, "orig", None), error.__context__)
-    return [cause for cause in candidates if isinstance(cause, duckdb.OutOfMemoryException)]
 
 
 def engine_of(cursor: Callable[[], duckdb.DuckDBPyConnection]) -> sa.Engine:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 CLOCK_NOISE = 100_000
 """The tolerated error of converted GPU timestamps, ns; errors up to 64,000 were seen."""
-_MEETING = 1_000_000
-"""Bounds meet if they are at most this far apart, ns."""
 _CALLS, _COPIES = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY"
 _DEVICE_TO_HOST = 2
 _NONE = 0xFFFFFFFF
@@ -66,11 +64,11 @@ def gpu_clocks(path: Path, native: Schema, connection: duckdb.DuckDBPyConnection
 
 
 def _lead(least: int, most: int) -> int:
-    """Return the roundest lead between a clock's bounds, ns; 0 if they do not meet, or may be noise.
+    """Return the roundest lead between a clock's bounds, ns; 0 if they are over 1 ms apart, or may be noise.
 
     If they contradict each other, timestamps are noisy: no operation may then be off by more than `CLOCK_NOISE`.
     """
-    if most - least > _MEETING or (least <= CLOCK_NOISE and most >= -CLOCK_NOISE):
+    if most - least > 1_000_000 or (least <= CLOCK_NOISE and most >= -CLOCK_NOISE):
         return 0
     low, high = (least, most) if least <= most else (least - CLOCK_NOISE, most + CLOCK_NOISE)
     steps = (10**digits for digits in range(18, -1, -1))

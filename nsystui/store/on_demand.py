@@ -150,8 +150,7 @@ class OnDemand:
                 missing[table] = names or frozenset(canonical.BY_NAME[table].field_names[:1])
         if self.cache is not None:
             for table, names in list(missing.items()):
-                columns = self.cache.find_columns(self.file, table, names)
-                if columns is not None:
+                if (columns := self.cache.find_columns(self.file, table, names)) is not None:
                     self.loaded[table] = columns
                     del missing[table]
         if missing and not (self.cache is not None and self._load_to_cache(self.cache, missing)):
@@ -261,9 +260,7 @@ class OnDemand:
 
     def _from(self, table: str) -> str:
         columns = self.loaded[table]
-        if isinstance(columns, ColumnTable):
-            return columns.table
-        return parquet_rows(*columns.files)
+        return columns.table if isinstance(columns, ColumnTable) else parquet_rows(*columns.files)
 
     def count(self, table: str) -> int:
         """Return the number of rows of a canonical table."""
@@ -279,8 +276,7 @@ class OnDemand:
     def tallies(self, names: Iterable[str]) -> dict[str, Tally]:
         """Return the tally of each table, and save it. Raises ExportError if the file cannot be read completely."""
         names = list(names)
-        missing = [name for name in names if name not in self._tallies]
-        if missing:
+        if missing := [name for name in names if name not in self._tallies]:
             with remembered_damage(self.results):
                 self._tallies.update(self._tally(missing))
             self.results.save(_TALLIES, {name: tally.to_json() for name, tally in self._tallies.items()})

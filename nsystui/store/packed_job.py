@@ -54,8 +54,7 @@ def form_version() -> str:
         [item.name for item in fields(kind)]
         for kind in (Metadata, Gpu, CudaDevice, BlockingStream, GpuClock, PackedReport)
     ]
-    definition = json.dumps(["groups", canonical.fingerprint(), facts, RENAMED])
-    return hashlib.sha256(definition.encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(["groups", canonical.fingerprint(), facts, RENAMED]).encode()).hexdigest()[:12]
 
 
 _FILE = re.compile(rf"([a-z_]+)/{discover.GROUP.pattern}\.parquet")
@@ -172,9 +171,6 @@ def _files(
     return files, seals
 
 
-_NO_CAP = 1 << 62
-
-
 @dataclass(frozen=True)
 class NewReport:
     """A report to add to a packed job: its name, the rank of each process, and the ``source`` of these ranks.
@@ -281,7 +277,7 @@ class JobWriter:
             target_directory = self.directory / partial_name()
             target_directory.mkdir()
         try:
-            yield Cache(target_directory, _NO_CAP, is_required=True)
+            yield Cache(target_directory, cap=1 << 62, is_required=True)
         finally:
             try:
                 shutil.rmtree(target_directory, ignore_errors=True)
@@ -466,8 +462,7 @@ class JobWriter:
         reports = self.directory / discover.REPORTS
         groups = [path for path in reports.glob("*") if discover.GROUP.fullmatch(path.name)]
         newest = discover.packed_reports(self.directory)
-        kept = {path.parent.name for path in newest}
-        replaced = {group.name for group in groups} - kept
+        replaced = {group.name for group in groups} - {path.parent.name for path in newest}
         for file in (file for name in replaced for file in self.directory.glob(f"*/{name}.parquet")):
             try:
                 file.unlink(missing_ok=True)

@@ -364,7 +364,7 @@ class Packer:
         separate = (part for source in wanted for part in (replace(source, decoded={}), replace(source, makes={})))
         parts = [part for part in (source.of_fields(fields) for source in separate) if part.feeds]
         _, longest = lookups.known_strings()
-        kernel_rows = CHUNK_ROWS if longest < LONG_NAME else max(_CHUNK_TEXT // longest, 1)
+        kernel_rows = CHUNK_ROWS if longest < LONG_NAME else max((12 << 20) // longest, 1)  # 12 MiB of names
 
         def size(source: Source) -> int:
             return max(chunk_rows(source, kernel_rows), BAND_ROWS if self.streams and streamed(source) else 0)
@@ -414,8 +414,6 @@ class Packer:
 
 _PATIENCE = 0.1
 """Seconds after which a waiting thread checks whether it was cancelled."""
-_CHUNK_TEXT = 12 << 20
-"""The maximum bytes of names in a chunk of rows with long names."""
 BAND_ROWS = 1 << 20
 """Rows of a native table per file, few enough for programs that read whole files into memory. Tables are read band by
 band, because their pages alternate through an export."""

@@ -110,8 +110,7 @@ class Chunks:
     @property
     def last_rows(self) -> dict[str, int]:
         """The last row of each native table; without tables of which only NCCL calls, an unknown number, are read."""
-        last = zip(self._sources, self._last, strict=True)
-        return {source.table: row for source, row in last if source.makes}
+        return {source.table: row for source, row in zip(self._sources, self._last, strict=True) if source.makes}
 
     def stop(self) -> None:
         """Hand out no more chunks."""
@@ -128,13 +127,9 @@ ALL_FIELDS: Fields = {table.name: table.field_names for table in canonical.TABLE
 CHUNK_ROWS = 32_768
 _STRINGS = "strings"
 STRING_IDS = ("name_id", "short_id", "mangled_id", "text_id", "instruction_id", "file_id", "function_id", "module_id")
-# A join keeps only the order of the larger side.
-_MUCH_LARGER = 10
-_NO_ROW = 1 << 62
 LONG_NAME = 8 << 10
 """Bytes of a name from which on chunks have fewer rows, because each row has a copy of its name."""
 _MAX_STRINGS = 16 << 20
-_NO_PAYLOAD = PayloadSchemas({})
 
 
 class TableChunk(NamedTuple):
@@ -313,7 +308,7 @@ class Reader:
         source: Source,
         fields: Fields,
         left_out: defaultdict[str, LeftOut],
-        payload: PayloadSchemas = _NO_PAYLOAD,
+        payload: PayloadSchemas,
     ) -> None:
         self.connection = connection
         self.source, self._next_choice = _choices(source, fields)
@@ -402,7 +397,8 @@ class Reader:
         """Return whether the rows of the chunk are in order and stay so, as in most exports."""
         if not transform.order:
             return True
-        is_kept = _STRINGS not in transform.words or self._strings * _MUCH_LARGER <= rows
+        # A join keeps only the order of the larger side.
+        is_kept = _STRINGS not in transform.words or self._strings * 10 <= rows
         return is_kept and transform.order not in self._arrivals.unsorted
 
     def _calls(self) -> Iterator[TableChunk]:
@@ -587,4 +583,4 @@ def first_row(connection: duckdb.DuckDBPyConnection, export: ArrowReader, table:
     """Return the first row of a native table from ``first`` on, or a number after all rows."""
     query = f'SELECT min(rowid) AS row_id FROM "{table}" WHERE rowid >= {first:d}'
     ((row,),) = connection.from_arrow(export.stream(query)).fetchall()
-    return _NO_ROW if row is None else int(row)
+    return 1 << 62 if row is None else int(row)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 # Ranks of one job start their sessions within minutes of each other, ns.
 _START_SPREAD = 600 * 10**9
-# Sessions that start within this time are of one job, ns.
-_ONE_START = 5 * 10**9
 # One kernel provides UTC and the machine's clock: if they differ by more than this, they are not from one boot, ns.
 _SAME_BOOT = 10**7
 
@@ -134,15 +132,13 @@ class PackedTables:
     damaged: Mapping[str, str] = field(default_factory=dict)
 
 
-_WITHOUT_SPAN = ("nic_metrics", "profiler_overhead", "gpu_memory", "file_accesses")
-
-
 def has_span(table: CanonicalTable) -> bool:
     """Return whether the rows of a table are events that extend a session.
 
     Samples, diagnostics and the profiler's overhead do not, nor do memory and files, which calls allocate and read.
     """
-    return "start" in table.field_names and table.name not in _WITHOUT_SPAN
+    without_span = ("nic_metrics", "profiler_overhead", "gpu_memory", "file_accesses")
+    return "start" in table.field_names and table.name not in without_span
 
 
 @dataclass(frozen=True)
@@ -240,7 +236,8 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     spread = max(known_starts, default=0) - earliest
     # If they start together, their durations, which may be costly to find out, are not needed.
     is_far = spread > _START_SPREAD and spread - _START_SPREAD > max(item.packed.last_event or 0 for item in reports)
-    one_job = bool(known_starts) and not is_far and (spread <= _ONE_START or not _are_apart(reports, starts))
+    starts_at_once = spread <= 5 * 10**9
+    one_job = bool(known_starts) and not is_far and (starts_at_once or not _are_apart(reports, starts))
     moved = []
     for report, start in zip(reports, starts, strict=True):
         on_job_clock = one_job and start is not None

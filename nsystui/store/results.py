@@ -267,8 +267,7 @@ def _indexed(items: Mapping[str, bytes]) -> bytes:
 def _find(stream: BinaryIO, name: str) -> int:
     """Read the index at the stream's position, go to the item ``name``, and return its length, at most the file's."""
     size = os.fstat(stream.fileno()).st_size
-    length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
-    lengths = json_in(stream.read(min(length, size)))
+    lengths = json_in(stream.read(min(int.from_bytes(stream.read(_LENGTH_BYTES), "little"), size)))
     stream.seek(sum(lengths[other] for other in takewhile(lambda other: other != name, lengths)), os.SEEK_CUR)
     return min(int(lengths[name]), size)
 

@@ -60,8 +60,7 @@ def write_whole(file: Path, parts: Sequence[bytes | memoryview], partials: Path)
     """Write a small file under a name in ``partials``, and rename it when complete. Raises OSError."""
     partial = partials / partial_name()
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as out:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
             out.writelines(parts)
         os.replace(partial, file)
     except OSError:
@@ -181,10 +180,10 @@ def _checksum_of_state(file: Path, size: int, changed: int) -> int:
     return checksum(file)
 
 
-def facts_text(values: Mapping[str, Any], indent: int | None = None) -> str:
+def facts_text(values: Mapping[str, Any]) -> str:
     """Return facts as JSON with their checksum, for ``facts_of``."""
     plain = json.loads(json.dumps(values))  # makes every key a string
-    return json.dumps({**values, _CHECK: _checksum_of(plain)}, indent=indent)
+    return json.dumps({**values, _CHECK: _checksum_of(plain)})
 
 
 def facts_of(value: Any) -> dict[str, Any]:

@@ -93,12 +93,9 @@ class _Expected:
 _FEW = 4
 # The metadata of more reports would take too much memory.
 _MANY = 256
-# DuckDB's vectors, of 2,048 rows each, in a batch.
-_VECTORS = 64
 # Bytes of a number and of a text in a result, with derived data.
 _NUMBER, _TEXT = 16, 128
 _CLOCKS = "gpu-clocks"
-_ADDED = frozenset({"report", "clock_offset"})
 
 
 @dataclass
@@ -399,7 +396,8 @@ class Session:
             return
         expected = self._expected.columns if self._expected is not None else {}
         used = {name: {*used.get(name, ()), *expected.get(name, ())} for name in {*used, *expected}}
-        wanted = {name: self._view_columns.get(name, frozenset()).union(names) - _ADDED for name, names in used.items()}
+        added = frozenset({"report", "clock_offset"})
+        wanted = {name: self._view_columns.get(name, frozenset()).union(names) - added for name, names in used.items()}
         for index, failure in self._failures(wanted).items():
             self._drop(index, failure)
         changed = [name for name, names in wanted.items() if names != self._view_columns.get(name)]
@@ -521,7 +519,7 @@ class Session:
                 if any(len(values) for values in arrays.values()):
                     yield arrays
                 return
-            while len(frame := cursor.fetch_df_chunk(_VECTORS)):
+            while len(frame := cursor.fetch_df_chunk(64)):  # vectors of 2,048 rows
                 yield {str(name): frame[name].to_numpy() for name in frame}
 
     def batches(self, query: sa.Executable, size: int) -> Iterator[Sequence[tuple[Any, ...]]]:

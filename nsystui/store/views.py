@@ -26,8 +26,6 @@ _MAX_TABLES = 64
 _TIMES = frozenset({"start", "end", "time"})
 _COUNTED = frozenset({"row", "correlation_id", "chain", "stack", "number", "function", "module", "file"})
 """Numbers that each export counts from 0."""
-_COUNTED_BY_CAPTURE = 1 << 40
-"""The distance between the numbers of two captures."""
 
 
 @dataclass(frozen=True)
@@ -175,8 +173,7 @@ def _read(
         column, keys = "rank", ConstantExpression(ranks := [item.rank for item in group])
         rows = database.read_parquet(list(group[0].files), hive_partitioning=False)
         rows = rows.filter(ColumnExpression(column).isin(*map(ConstantExpression, ranks)))
-    number = FunctionExpression("list_position", keys, ColumnExpression(column))
-    return rows, number if len(group) > 1 else None
+    return rows, FunctionExpression("list_position", keys, ColumnExpression(column)) if len(group) > 1 else None
 
 
 def _of_capture(
@@ -187,7 +184,7 @@ def _of_capture(
         return value + of_report("shift")
     if name not in _COUNTED or (name == "function" and "depth" not in names):  # a text in OpenACC events
         return value
-    return value + of_report("capture") * _COUNTED_BY_CAPTURE
+    return value + of_report("capture") * (1 << 40)
 
 
 def used_columns(query: sa.Executable) -> Mapping[str, frozenset[str]]:
@@ -219,8 +216,7 @@ def _columns_of(query: sa.Executable) -> Mapping[str, frozenset[str]]:
         if isinstance(node, sa.Table):
             used.setdefault(node.name, set())
         # A selected table means all its columns, which the walk does not reach.
-        columns = list(node.selected_columns) if isinstance(node, sa.Select) else [node]
-        for column in columns:
+        for column in list(node.selected_columns) if isinstance(node, sa.Select) else [node]:
             for base in column.base_columns if isinstance(column, sa.ColumnElement) else ():
                 table = getattr(base, "table", None)
                 if isinstance(table, sa.Table):

@@ -149,8 +149,7 @@ class NsystuiApp(App[int], LoadingListener):
         page = {True: "light", False: "dark", None: "unknown"}[
             self._is_page_light if self._light is None else self._light
         ]
-        is_ansi = self._look.no_color or self._look.few_colors
-        self.theme = f"ansi-{page}" if is_ansi else f"textual-{page}"
+        self.theme = f"ansi-{page}" if self._look.no_color or self._look.few_colors else f"textual-{page}"
 
     def get_driver_class(self) -> type[Driver]:
         """Return the driver that handles job control and the loss of the terminal."""
@@ -386,12 +385,6 @@ class NsystuiApp(App[int], LoadingListener):
     @property
     def _is_reading_log(self) -> bool:
         return self._log_loading is not None and not self.nccl_log.is_over
-
-    def compare_with(self, files: tuple[str, ...]) -> None:
-        """End, because the application for comparisons follows: it compares the job with these files."""
-        self.other_files = files
-        self.stop_loading()
-        self.exit(return_code=0)
 
     def next_clock(self) -> ClockMode:
         """Align the reports by the next clock mode, in the background, and return the mode."""

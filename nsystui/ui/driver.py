@@ -37,22 +37,16 @@ from nsystui.ui.keys import TYPED_AHEAD
 if TYPE_CHECKING:
     from textual.app import App
 
-_END_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-"""Signals that end the program, with status 128 + number, as in a shell."""
 _PATIENCE, _LAST_PATIENCE = 3.5, 1.0
 """Seconds to end after a signal or the loss of the terminal, and then for the terminal to receive the last bytes."""
-
-_TRIES = 100
-"""Tries to restore the terminal's settings: a signal may interrupt each try."""
 
 _MAX_BYTES = 4096
 """Maximum bytes of a read or write."""
 
-_PAGE_QUESTION = "\x1b]11;?\x07"
 _PAGE_ANSWER = re.compile(
     r"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})[^\x07\x1b]*(?:\x07|\x1b\\)"
 )
-"""The question for the background colour (OSC 11), and a terminal's answer."""
+"""A terminal's answer to the question for its background colour (OSC 11)."""
 _UNFINISHED = re.compile(r"\x1b\](11;)?[^\x07\x1b]{0,60}\x1b?$")
 """The beginning of an answer that ends in the next read."""
 _MAX_EMPTY_READS = 20
@@ -125,9 +119,9 @@ class TerminalDriver(LinuxDriver):
         self._exit_statuses: queue.SimpleQueue[int] = queue.SimpleQueue()
         threading.Thread(target=self._end_when_asked, name="end", daemon=True).start()
         self._terminal_lock = threading.Lock()  # held while the terminal is taken or given back
-        for number in _END_SIGNALS:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-                signal.signal(number, lambda number, _: self._end(128 + number))
+                signal.signal(number, lambda number, _: self._end(128 + number))  # as in a shell
         self._handle_stops()
 
     # -- ending ---------------------------------------------------------------------------------------------------
@@ -221,7 +215,7 @@ class TerminalDriver(LinuxDriver):
             if not os.isatty(self.fileno):
                 self._terminal_is_lost()
         elif getattr(self._app, "asks_page", False):
-            self.write(_PAGE_QUESTION)
+            self.write("\x1b]11;?\x07")  # asks for the background colour
 
     def disable_input(self) -> None:
         if self._is_taken:
@@ -246,7 +240,7 @@ class TerminalDriver(LinuxDriver):
                 return
             self._is_taken = False
             settings = self.attrs_before
-            for _ in range(_TRIES if settings else 0):
+            for _ in range(100 if settings else 0):  # a signal may interrupt each try
                 try:
                     termios.tcsetattr(self.fileno, termios.TCSANOW, cast("list[Any]", settings))
                     break

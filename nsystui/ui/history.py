@@ -11,9 +11,6 @@ if TYPE_CHECKING:
 
     from nsystui.base.selection import Selection
 
-MAX_STEPS = 100
-"""Maximum number of steps; the screens of older steps are closed."""
-
 
 @dataclass(frozen=True)
 class HistoryStep:
@@ -36,7 +33,7 @@ class History:
     def add(self, step: HistoryStep) -> Sequence[Screen[Any]]:
         """Add a step; if the oldest step is dropped, return its screens that no other step keeps."""
         self._steps.append(step)
-        if len(self._steps) <= MAX_STEPS:
+        if len(self._steps) <= 100:  # the screens of older steps are closed
             return ()
         return [screen for screen, _ in self._steps.pop(0).screens if not self.keeps(screen)]
 

@@ -146,6 +146,15 @@ def test_a_stall_is_a_gap_and_a_slow_step_and_nothing_else(judged_job):
     assert f"(number {STEPS // 2 - 1})" in step.sentence or f"(number {STEPS // 2})" in step.sentence
 
 
+def test_gpus_without_steps_lose_nothing_by_slow_steps(tmp_path):
+    with one_gpu(tmp_path / "rank0.sqlite") as gpu:
+        gpu.steps([20 * MS] * 13 + [60 * MS], idle=10_000)
+    with one_gpu(tmp_path / "rank1.sqlite", gpu=1) as gpu:
+        gpu.steps([20 * MS] * 2, idle=10_000)
+    found = triaged(tmp_path / "rank0.sqlite", tmp_path / "rank1.sqlite")
+    assert finding(found, "slow-steps").cost == pytest.approx(40 * MS / 2, rel=0.1)
+
+
 @pytest.mark.campaign
 def test_one_slow_step_is_no_drift_and_slow_as_the_thresholds_say_whatever_rule_fails(tmp_path, monkeypatch):
     def broken(case: object) -> list[NotChecked]:

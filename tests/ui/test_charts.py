@@ -127,7 +127,7 @@ async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
         assert app.heard[-1] == StripChart.CursorMoved(app.chart)
         assert app.chart.cursor_times == (6 * S + S // 59, 6 * S + 2 * S // 59)
         assert app.chart.time_column(6 * S + S // 2) == 29
-        assert (await press(pilot, "enter")).heard[-1] == StripChart.Selected(app.chart)
+        assert (await press(pilot, "enter")).heard[-1] == StripChart.Selected()
         await pilot.press("home", *["right"] * 4)
         assert app.lines()[16].startswith("             │6.0 s "), "the blank before the unit is the label's"
         assert (await press(pilot, "right", "right")).lines()[16].startswith("             │6.0 s▲")

@@ -52,7 +52,7 @@ async def test_an_answer_for_a_screen_that_was_closed_meanwhile_is_dropped(job, 
     async def answered_late(ask):
         answer, screen = ask(), app.screen
         if screen is not below:
-            screen.leave()
+            app.pop_screen()
             while screen.query("#selection"):  # a screen that closes loses its widgets before its work is cancelled
                 await asyncio.sleep(0)
             dropped.append(screen)

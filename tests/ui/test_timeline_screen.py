@@ -150,14 +150,20 @@ async def test_a_first_answer_that_takes_long_has_the_details_of_any_other(demo_
     """During the computation, words replace the chart, which then has no width."""
     async with running(demo_job, cache_directory, WIDE, "4") as (app, _):
         expected = screen_text(app)
-    shown, ask, show_asking = threading.Event(), GpuScreen.ask, GpuScreen.show_asking
+    shown, ask, show_text = threading.Event(), GpuScreen.ask, GpuScreen.show_text
 
     def asked(*words):
         shown.wait(60)
         return ask(*words)
 
     monkeypatch.setattr(GpuScreen, "ask", asked)
-    monkeypatch.setattr(GpuScreen, "show_asking", lambda self: (show_asking(self), shown.set()))
+
+    def show(screen, text):
+        show_text(screen, text)
+        if text == screen.computing:
+            shown.set()
+
+    monkeypatch.setattr(GpuScreen, "show_text", show)
     async with running(demo_job, cache_directory, WIDE, "4") as (app, _):
         assert screen_text(app) == expected and shown.is_set()
 

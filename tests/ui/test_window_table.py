@@ -18,7 +18,7 @@ from nsystui.base.units import Wording
 from nsystui.ui.widgets.pages import PageCache
 from nsystui.ui.widgets.table_layout import ColumnMeasure, PieceKind, TableLayout, place_columns, set_text
 from nsystui.ui.widgets.window import RowWindow
-from nsystui.ui.widgets.window_table import WindowTable
+from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
 COLUMNS = (
     Column("total", header="Total (ns)", label="total", unit=Unit.DURATION),
@@ -321,14 +321,14 @@ async def test_keys_move_the_cursor_and_enter_selects():
         visited = [(await press(pilot, key)).table.cursor_row for key in keys]
         assert visited == [1, 2, 3, 2, 1, 24, 47, 24, 1, 999, 0, 999, 0, 0]
         await pilot.press("down", "enter")
-        assert app.of(WindowTable.RowSelected) == [WindowTable.RowSelected(app.table, 1)]
-        assert app.of(WindowTable.RowHighlighted)[-1].row == 1 and app.table.current_row[1] == 1
+        assert app.of(RowSelected) == [RowSelected(app.table, 1)]
+        assert app.of(RowHighlighted)[-1].row == 1 and app.table.current_row[1] == 1
         app.table.set_answer(Numbered(rows=30))
         assert (await press(pilot, "pagedown", "pagedown")).table.cursor_row == 29
         assert (await press(pilot, "pageup", "pageup")).table.cursor_row == 0
-    first, second = WindowTable.RowHighlighted(app.table, 1), WindowTable.RowHighlighted(app.table, 2)
+    first, second = RowHighlighted(app.table, 1), RowHighlighted(app.table, 2)
     assert second.can_replace(first), "messages of a held key collapse"
-    assert not second.can_replace(WindowTable.RowHighlighted(WindowTable(), 1))
+    assert not second.can_replace(RowHighlighted(WindowTable(), 1))
 
 
 async def test_a_new_answer_starts_at_the_top_or_keeps_the_place():
@@ -338,7 +338,7 @@ async def test_a_new_answer_starts_at_the_top_or_keeps_the_place():
         for rows, is_kept, place, shown_at in ((1000, True, row, line), (3, True, 2, 3), (1000, False, 0, 1)):
             app.table.set_answer(Numbered(rows), keep_cursor=is_kept)
             assert (await rested(pilot)).table.cursor_row == place and app.lines()[shown_at].startswith("▸")
-        assert app.of(WindowTable.RowHighlighted)[-1].row == 0
+        assert app.of(RowHighlighted)[-1].row == 0
 
 
 RANKS = (
@@ -367,11 +367,11 @@ async def test_the_cursor_goes_with_its_row_into_another_answer(is_kept):
 async def test_enter_before_there_are_rows_opens_the_first_when_they_are_there():
     async with shown(TableApp(WindowTable())) as (app, pilot):
         await press(pilot, "enter")
-        assert app.of(WindowTable.RowSelected) == []
+        assert app.of(RowSelected) == []
         for _ in range(2):
             app.table.set_answer(Numbered())
             await rested(pilot)
-            assert app.of(WindowTable.RowSelected) == [WindowTable.RowSelected(app.table, 0)]
+            assert app.of(RowSelected) == [RowSelected(app.table, 0)]
 
 
 async def test_an_empty_answer_says_why():
@@ -393,7 +393,7 @@ async def test_sorting_is_asked_of_the_screen():
         table.sort_next_column(-1)
         table.sort_by("name")
         await pilot.pause()
-        asked = [(message.key, message.descending) for message in app.of(WindowTable.SortRequested)]
+        asked = [(message.key, message.descending) for message in app.of(SortRequested)]
         assert asked == [("total", True), ("name", False), ("name", False)]
         assert table.sorted_by == ("total", True), "until the screen has sorted, the heading stays"
         for mark, is_marked in ((("grid", False), True), ((None,), False)):
@@ -459,10 +459,10 @@ async def test_a_click_moves_selects_and_sorts_and_the_cursor_shows_whether_the_
     async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
         for is_selected in (False, True):
             await pilot.click(WindowTable, offset=(5, 4))
-            selected = [WindowTable.RowSelected(app.table, 3)] if is_selected else []
-            assert app.table.cursor_row == 3 and app.of(WindowTable.RowSelected) == selected
+            selected = [RowSelected(app.table, 3)] if is_selected else []
+            assert app.table.cursor_row == 3 and app.of(RowSelected) == selected
         await pilot.click(WindowTable, offset=(4, 0))
-        assert app.of(WindowTable.SortRequested) == [WindowTable.SortRequested(app.table, "total", True)]
+        assert app.of(SortRequested) == [SortRequested(app.table, "total", True)]
 
         focused = app.table.render_line(4)
         assert app.table.has_focus
@@ -486,7 +486,7 @@ async def test_a_page_that_fails_is_said_and_survived():
     for background in (False, True):
         async with shown(TableApp(WindowTable(Numbered(make=broken), background=background))) as (app, pilot):
             assert "could not be read: disk I/O error" in app.lines()[1]
-            assert len(app.of(WindowTable.PageFailed)) == 1 and app.table.current_row is None
+            assert len(app.of(PageFailed)) == 1 and app.table.current_row is None
             app.table.set_answer(Numbered())
             assert "▸" in (await rested(pilot)).lines()[1] and "could" not in app.lines()[1]
 
@@ -520,7 +520,7 @@ async def test_in_the_background_placeholders_stand_until_rows_arrive():
         await rest()
         pages = [offset for offset, _ in answer.asked]
         assert 4_000 not in pages and 6_000 not in pages and 8_000 in pages
-        assert app.of(WindowTable.RowHighlighted)[-1].row == 8_000 and app.table.current_row[1] == 8_000
+        assert app.of(RowHighlighted)[-1].row == 8_000 and app.table.current_row[1] == 8_000
 
 
 async def test_an_answer_that_was_replaced_while_its_page_was_on_the_way():

@@ -17,7 +17,6 @@ RECORDING_ENDING = ".qdstrm"
 """The ending of a recording without a report, which `nsys export` does not accept."""
 REPORT_ENDINGS = (".nsys-rep", ".qdrep")
 EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true"
-_MAGIC = b"SQLite format 3\x00"
 
 Advance = Callable[[float], None]
 """Receives the finished part (0 … 1) from time to time; raises if the user stops the work."""
@@ -78,7 +77,7 @@ def size_in(head: bytes) -> int:
 
 def is_export(head: bytes) -> bool:
     """Return whether ``head`` is the beginning of a SQLite file."""
-    return head.startswith(_MAGIC)
+    return head.startswith(b"SQLite format 3\x00")
 
 
 def is_full(path: Path) -> bool:

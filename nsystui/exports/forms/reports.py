@@ -13,8 +13,6 @@ from nsystui.base.errors import ExportError
 from nsystui.base.partial_files import remove
 from nsystui.exports.forms.form import ELSEWHERE, REPORT_ENDINGS, Advance, Form, is_full
 
-# These make message sizes readable; older versions do not know them.
-_WITH_PAYLOADS = ("--include-json=true", "--include-blobs=true")
 _SECONDS_BETWEEN = 0.1
 _MOST_PRINTED, _MOST_SAID = 1 << 26, 1 << 16
 
@@ -25,13 +23,13 @@ def nsys() -> str | None:
 
 
 def _write_report(report: Path, target: Path, advance: Advance) -> None:
-    """Let ``nsys export`` write the export, without the newer options if it does not know them."""
+    """Let ``nsys export`` write the export, with message sizes if it knows the options for them."""
     program = nsys()
     if program is None:
         advice = "load the module that has nsys, or run `nsys export -t sqlite` where it is"
         raise ExportError(str(report), "a report, and nsys is not on the PATH to export it", advice)
     problem = ""
-    for options in (_WITH_PAYLOADS, ()):
+    for options in (("--include-json=true", "--include-blobs=true"), ()):
         remove(target)
         command = [program, "export", "-t", "sqlite", "--force-overwrite=true", "-o", str(target), *options]
         # The absolute path, because a name may begin with a dash.

@@ -35,9 +35,6 @@ _PACKED = {b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
 _SQLITE = b"SQLite format 3"
 _RECORD = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING writes one"
 
-_READ_ERRORS = (OSError, EOFError, zlib.error)
-"""Errors of the file system, and of a ``.gz`` that is damaged or ends early."""
-
 
 def named(arguments: Iterable[str]) -> list[str]:
     """Return the logs named by ``arguments``, each once, because a log read twice counts twice; expands globs.
@@ -79,7 +76,7 @@ class OpenLog:
         """
         try:
             piece = self._stream.read1(size)
-        except _READ_ERRORS as error:
+        except (OSError, EOFError, zlib.error) as error:
             cause = "the .gz ends early" if isinstance(error, EOFError) else f"cannot be read any further: {error}"
             advice = "what comes before is counted; is it still being written, or was it cut short when copied?"
             raise ExportError(self.name, cause, advice) from None
@@ -136,7 +133,6 @@ _LINE = re.compile(
     rb"\b[NR]CCL (?:INFO|TRACE|WARN|CALL|version) "
     rb"|Training epoch \d+, iteration \d+/|elapsed time per iteration \(ms\): |" + RECORD.pattern
 )
-_LONGEST_WORDS = 128
 _PIECE = 256 * 1024
 
 
@@ -174,7 +170,7 @@ def _has_lines(name: str) -> bool:
                 if _LINE.search(tail + piece):
                     return True
                 bytes_read += len(piece)
-                tail = piece[-_LONGEST_WORDS:]  # the words may be split between two pieces
+                tail = piece[-128:]  # the words may be split between two pieces
     except ExportError:
         return False
     return False

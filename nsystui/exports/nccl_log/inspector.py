@@ -14,9 +14,6 @@ from nsystui.base.inputs import json_in
 RECORD = re.compile(rb'"(?:coll_perf|p2p_perf|proxy_trace|dump_stats)"\s*:')
 """The key of a record's content."""
 
-_WITH_HEADERS = ("v4.0", "v4.1", "v4.2")
-_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
-
 _HIGHEST = 1 << 53
 """The plugin multiplies by -1 for data types that it does not know: the unsigned sizes are above this."""
 
@@ -82,11 +79,11 @@ class InspectorReader:
                 raise ValueError("no header")
             if "dump_stats" in record:
                 numbers = [_number(record["dump_stats"].get(f"{kind}_records")) for kind in ("coll", "p2p", "proxy")]
-                has_headers = record["metadata"]["inspector_output_format_version"] in _WITH_HEADERS
+                has_headers = record["metadata"]["inspector_output_format_version"] in ("v4.0", "v4.1", "v4.2")
                 self.damaged += self.left
                 self.left, self._rank = (0, None) if has_headers else (sum(filter(None, numbers)), rank)
             return _call_of(record, rank) if "coll_perf" in record or "p2p_perf" in record else None
-        except _DAMAGE:
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
             self.damaged += 1
             return None
         finally:

@@ -63,9 +63,7 @@ FOLDED = re.compile(rb"\[repeated \d+x across cluster\]")
 def writer_of(prefix: bytes) -> Writer | None:
     """Return a line's writer from the text before ``NCCL INFO``; ``None`` if a tear left too little."""
     match = _WRITER.search(prefix)
-    if match is None:
-        return None
-    return Writer(LogProcess(match[1].decode("ascii"), int(match[2])), int(match[3]))
+    return None if match is None else Writer(LogProcess(match[1].decode("ascii"), int(match[2])), int(match[3]))
 
 
 _COMMUNICATOR = re.compile(
@@ -361,19 +359,15 @@ class LogReader:
                     yield Call(signature, int(count, 16))
             elif b"Bytes -> " in line:
                 text = line[line.find(b"NCCL INFO") :]
-                tuning = self._tuning.get(text) or self._new_tuning(text)
-                if tuning is not None:
+                if (tuning := self._tuning.get(text) or self._new_tuning(text)) is not None:
                     yield tuning
             elif b"COMPLETE" in line or b"Init START" in line:
-                communicator = communicator_in(line)
-                if communicator is not None:
+                if (communicator := communicator_in(line)) is not None:
                     prefix, parsed = communicator
                     writer = self._writer(writer_of(prefix), parsed.pointer)
                     yield replace(parsed, writer=writer, thread=thread_of(prefix))
-            elif b"NCCL INFO" in line or b"NCCL version" in line:
-                topology = topology_in(line)
-                if topology is not None:
-                    yield topology
+            elif (b"NCCL INFO" in line or b"NCCL version" in line) and (topology := topology_in(line)) is not None:
+                yield topology
 
     def _torn(self, line: bytes) -> Iterator[Line]:
         """Yield the complete calls in a torn line, and an `Unread` for each other part of a call."""

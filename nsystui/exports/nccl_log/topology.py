@@ -159,11 +159,8 @@ def topology_in(line: bytes) -> TopologyLine | None:
 
 def _facts_in(text: bytes) -> list[Said]:
     word = text.partition(b" ")[0]
-    read = _READERS.get(word)
-    if read is not None:
-        facts = read(text)
-        if facts:
-            return facts
+    if (read := _READERS.get(word)) is not None and (facts := read(text)):
+        return facts
     if word.startswith(b"NCCL_"):
         variable = _ENVIRONMENT.match(text)
         return [] if variable is None else [Setting(variable[1].decode("ascii"), variable[2].decode("ascii"))]
@@ -283,11 +280,9 @@ def _setting(name: str, pattern: bytes) -> Callable[[bytes], list[Said]]:
 
 
 def _network(text: bytes) -> list[Said]:
-    speed = _SPEED.match(text)
-    if speed is not None:
+    if (speed := _SPEED.match(text)) is not None:
         return [Nic(int(speed[1]), speed[2].decode("ascii"), speed[3].decode("ascii"), int(speed[4]))]
-    gdr = _GDR_OF_NIC.match(text)
-    if gdr is not None:
+    if (gdr := _GDR_OF_NIC.match(text)) is not None:
         state, how = gdr[1].decode("ascii").lower(), gdr[2]
         words = state if how is None else f"{state} ({how.decode('ascii')})"
         return [Nic(int(gdr[3]), gdr[4].decode("ascii"), gdr=words)]

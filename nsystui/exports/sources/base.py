@@ -19,8 +19,6 @@ from nsystui.exports.schema import LATEST, NAME_KEYS, Schema
 
 MAY_BE_OPEN = (canonical.NVTX_RANGES, canonical.MPI_CALLS, canonical.UCX_CALLS)
 """The tables whose rows may lack an end."""
-# Their rows count without a time, which nsys does not always write.
-_NEED_NO_TIME = (canonical.DIAGNOSTICS, canonical.EFA_SAMPLES)
 
 REASONS = ("without a time", "with a time outside the session", "ending before the start")
 """Why rows are left out, by ``Times.reason``."""
@@ -39,7 +37,7 @@ class _Times:
 
 def times_of(table: canonical.CanonicalTable) -> _Times | None:
     """Return the rule for the rows of a table; ``None`` if they need no time."""
-    if table in _NEED_NO_TIME:
+    if table in (canonical.DIAGNOSTICS, canonical.EFA_SAMPLES):  # nsys does not always write their times
         return None
     names = [name for name in ("start", "end", "time") if name in table.field_names]
     return _times(names, may_be_open=table in MAY_BE_OPEN) if names else None
@@ -204,16 +202,13 @@ def integers(schema: Schema, table: str, wanted: Mapping[str, str]) -> dict[str,
 
 def native_columns(text: str) -> dict[str, str]:
     """Return NVIDIA's columns by our names: ``start device:deviceId`` names ``start``, ``deviceId``."""
-    words = (word.partition(":") for word in text.split())
-    return {name: native or name for name, _, native in words}
+    return {name: native or name for name, _, native in (word.partition(":") for word in text.split())}
 
 
 def column_fields(*names: str) -> dict[str, str]:
     """Return fields that equal the chunk's column of that name; a missing device or stream is UNKNOWN."""
-    return {name: f'coalesce(c."{name}", {UNKNOWN})' if name in _MAY_BE_UNKNOWN else f'c."{name}"' for name in names}
-
-
-_MAY_BE_UNKNOWN = ("device", "stream")
+    unknown = {name: f'coalesce(c."{name}", {UNKNOWN})' for name in ("device", "stream")}
+    return {name: unknown.get(name, f'c."{name}"') for name in names}
 
 
 THREAD_EVENT = {"start": "start", "end": "end", "thread": "globalTid"}
@@ -245,9 +240,6 @@ GPU_EVENT = native_columns(
 )
 GPU_EVENT_FIELDS = {**column_fields(*GPU_EVENT), "process": f'coalesce(c."process", {canonical.NO_PROCESS})'}
 
-
-DOMAIN_TYPE = 75
-"""The NVTX event type of rows that name a domain (docs/exports.md#nvtx)."""
 
 _LOST = "'[name ' || {} || ' lost]'"
 _IS_LOST = "(coalesce(text, '') = '' AND text_id IS NOT NULL AND s.id IS NULL)"
@@ -285,7 +277,7 @@ def lookups(schema: Schema) -> list[Lookup]:
             "process BIGINT, domain_id BIGINT, domain VARCHAR, is_lost BOOLEAN",
             nvtx,
             _selected(schema, nvtx, "thread:globalTid domain_id:domainId text_id:textId", "text")
-            + f" WHERE eventType = {DOMAIN_TYPE}",
+            + " WHERE eventType = 75",  # rows that name a domain (docs/exports.md#nvtx)
             # Cast, because the driver does not know the type of a text without rows.
             f"SELECT {process_of('thread')}, domain_id, any_value(CASE WHEN {_IS_LOST} "
             f"THEN {_LOST.format('text_id')} ELSE {NVTX_TEXT} END), bool_and({_IS_LOST}) "

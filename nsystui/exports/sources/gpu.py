@@ -128,9 +128,8 @@ _NO_EVENT = 0xFFFFFFFF
 def syncs(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
     columns = integers(schema, table, {**GPU_EVENT, **_EVENT, "sync_kind": "syncType"})
-    sync_type = labelled("sync_kind", SYNC_TYPES)
     # Only the names of their calls show which rows wait for events: some versions of nsys shift the types by one.
-    fields = {"row": "row_id", **GPU_EVENT_FIELDS, "sync_type": sync_type, **_EVENT_FIELDS}
+    fields = {"row": "row_id", **GPU_EVENT_FIELDS, "sync_type": labelled("sync_kind", SYNC_TYPES), **_EVENT_FIELDS}
     return Source(table, columns, {"syncs": Transform(fields)})
 
 
@@ -164,16 +163,13 @@ def gpu_metrics(schema: Schema) -> Source:
     return Source(table, columns, {"gpu_metrics": Transform(fields, joins, order="time")})
 
 
-# Spellings of the columns for a fault's source file and line, newest first; nsys 2023 and older lack them.
-_FILES = ("sourceFile", "SourceFile")
-_LINES = ("sourceLine", "SourceLine")
-
-
 def cpu_page_faults(schema: Schema) -> Source:
     """Return page faults of CUDA's unified memory (docs/exports.md#unified-memory); migrations are memory copies."""
     table = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
     known = schema.columns.get(table, ())
-    file, line = (next((name for name in names if name in known), names[0]) for names in (_FILES, _LINES))
+    # Newest spellings first; nsys 2023 and older have neither.
+    spellings = (("sourceFile", "SourceFile"), ("sourceLine", "SourceLine"))
+    file, line = (next((name for name in names if name in known), names[0]) for names in spellings)
     wanted = native_columns(
         f"start process:globalPid address instruction_id:CpuInstruction file_id:{file} source_line:{line}"
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import takewhile
 
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources.base import (
@@ -27,8 +28,6 @@ SEVERITIES = {0: "Unknown", 1: "Info", 2: "Warning", 3: "Error", 4: "Verbose"}
 RANGE_TYPES = (59, 60, 70, 71)
 MARK_TYPE = 34
 BACKTRACE_CLASS = 67
-# "profiling started" and "profiling finished": notes of nsys, not calls
-_OS_MARKERS = (31, 32)
 _NAMED = {**THREAD_EVENT, "name_id": "nameId"}
 
 
@@ -140,14 +139,21 @@ def _id_list(numbers: Collection[int]) -> str:
     return ", ".join(f"{number:d}" for number in sorted(numbers))
 
 
-_MPI_TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
+def _rows_before(schema: Schema, table: str, tables: Iterable[str]) -> int:
+    """Return the rows of the tables before one of ``tables``, whose row numbers it continues."""
+    return schema.rows(takewhile(table.__ne__, tables))
 
 
-def mpi(table: str, call_type: str, position: int) -> SourceMaker:
-    """Return the maker of an MPI table's source, which continues the row numbers of the MPI tables before it."""
+_MPI_TABLES = {
+    "MPI_P2P_EVENTS": "p2p", "MPI_COLLECTIVES_EVENTS": "collective", "MPI_START_WAIT_EVENTS": "wait",
+    "MPI_OTHER_EVENTS": "other",
+}  # fmt: skip
+"""The type of the calls in each table."""
 
+
+def mpi(table: str) -> SourceMaker:
     def make(schema: Schema) -> Source:
-        first_row = schema.rows(_MPI_TABLES[:position])
+        first_row = _rows_before(schema, table, _MPI_TABLES)
         wanted = THREAD_EVENT | native_columns(
             "text_id:textId communicator:commHandle tag remote_rank:remoteRank root_rank:rootRank "
             "send_bytes:size recv_bytes:recvSize"
@@ -155,7 +161,7 @@ def mpi(table: str, call_type: str, position: int) -> SourceMaker:
         fields = {
             **thread_event_fields(first_row),
             "name": "s.value",
-            "call_type": f"'{call_type}'",
+            "call_type": f"'{_MPI_TABLES[table]}'",
             **column_fields("communicator", "tag", "remote_rank", "root_rank", "send_bytes", "recv_bytes"),
         }
         joins = {"s": "LEFT JOIN strings s ON s.id = text_id"}
@@ -167,11 +173,9 @@ def mpi(table: str, call_type: str, position: int) -> SourceMaker:
 _UCX_TABLES = ("UCP_SUBMIT_EVENTS", "UCP_PROGRESS_EVENTS", "UCP_EVENTS")
 
 
-def ucx(table: str, position: int) -> SourceMaker:
-    """Return the maker of a UCX table's source, with row numbers as for `mpi`."""
-
+def ucx(table: str) -> SourceMaker:
     def make(schema: Schema) -> Source:
-        first_row = schema.rows(_UCX_TABLES[:position])
+        first_row = _rows_before(schema, table, _UCX_TABLES)
         wanted = {**THREAD_EVENT, "text_id": "textId"}
         fields = {**thread_event_fields(first_row), "name": "s.value"}
         joins = {"s": "LEFT JOIN strings s ON s.id = text_id"}
@@ -192,8 +196,9 @@ def os_calls(schema: Schema) -> Source:
     natives = native_columns("event_class:eventClass name_id:nameId return_value:returnValue")
     wanted = {**THREAD_EVENT, **natives, "chain": _chain(schema, "OSRT_CALLCHAINS")}
     fields = {**thread_event_fields(), "name": "s.value", **column_fields("return_value"), "chain": _CHAIN}
-    calls = f"coalesce(event_class, 0) NOT IN {_OS_MARKERS}"
-    return Source(table, integers(schema, table, wanted), {"os_calls": Transform(fields, STRINGS, calls)})
+    # Not "profiling started" and "profiling finished", which are notes of nsys.
+    calls = Transform(fields, STRINGS, "coalesce(event_class, 0) NOT IN (31, 32)")
+    return Source(table, integers(schema, table, wanted), {"os_calls": calls})
 
 
 def file_accesses(schema: Schema) -> Source:
@@ -218,11 +223,8 @@ _LIBRARIES = {"CUBLAS_EVENTS": "cuBLAS", "CUDNN_EVENTS": "cuDNN"}
 
 
 def library_calls(table: str) -> SourceMaker:
-    """Return the maker of a library's source, with row numbers as for `mpi`."""
-
     def make(schema: Schema) -> Source:
-        previous = list(_LIBRARIES)[: list(_LIBRARIES).index(table)]
-        first_row = schema.rows(previous)
+        first_row = _rows_before(schema, table, _LIBRARIES)
         fields = {**thread_event_fields(first_row), "name": "s.value", "library": f"'{_LIBRARIES[table]}'"}
         return Source(table, integers(schema, table, _NAMED), {"library_calls": Transform(fields, STRINGS)}, first_row)
 
@@ -312,7 +314,7 @@ def _stacks(kind: str, frames: str = "chunk") -> dict[str, Transform]:
     }
 
 
-def call_chains(table: str, position: int) -> SourceMaker:
+def call_chains(table: str) -> SourceMaker:
     """Return the maker of a source of call chains; all kinds share the canonical tables."""
 
     def make(schema: Schema) -> Source:
@@ -323,8 +325,7 @@ def call_chains(table: str, position: int) -> SourceMaker:
         ]
         wanted = native_columns("chain:id depth:stackDepth function_id:symbol module_id:module")
         columns = {**integers(schema, table, wanted), "flags": f"CAST({' + '.join(marks) or 0} AS INTEGER)"}
-        makes = _stacks(_CHAIN_TABLES[table])
-        return Source(table, columns, makes, schema.rows(list(_CHAIN_TABLES)[:position]))
+        return Source(table, columns, _stacks(_CHAIN_TABLES[table]), _rows_before(schema, table, _CHAIN_TABLES))
 
     return make
 
@@ -472,8 +473,7 @@ def openacc(schema: Schema) -> list[Source]:
 
 def _tables(schema: Schema, pattern: re.Pattern[str]) -> list[tuple[str, str, int]]:
     tables = [(name, match[1]) for name in sorted(schema.columns) if (match := pattern.fullmatch(name))]
-    names = [name for name, _ in tables]
-    return [(name, kind, schema.rows(names[:position])) for position, (name, kind) in enumerate(tables)]
+    return [(name, kind, _rows_before(schema, name, dict(tables))) for name, kind in tables]
 
 
 def _transform(name: str, kind: str, first_row: int, **fields_of_kind: str) -> Transform:
@@ -485,20 +485,15 @@ def _transform(name: str, kind: str, first_row: int, **fields_of_kind: str) -> T
 SOURCES: dict[str, SourceMaker] = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": api_calls,
     "NVTX_EVENTS": nvtx,
-    "MPI_P2P_EVENTS": mpi("MPI_P2P_EVENTS", "p2p", 0),
-    "MPI_COLLECTIVES_EVENTS": mpi("MPI_COLLECTIVES_EVENTS", "collective", 1),
-    "MPI_START_WAIT_EVENTS": mpi("MPI_START_WAIT_EVENTS", "wait", 2),
-    "MPI_OTHER_EVENTS": mpi("MPI_OTHER_EVENTS", "other", 3),
-    "UCP_SUBMIT_EVENTS": ucx("UCP_SUBMIT_EVENTS", 0),
-    "UCP_PROGRESS_EVENTS": ucx("UCP_PROGRESS_EVENTS", 1),
-    "UCP_EVENTS": ucx("UCP_EVENTS", 2),
+    **{table: mpi(table) for table in _MPI_TABLES},
+    **{table: ucx(table) for table in _UCX_TABLES},
     "OSRT_API": os_calls,
     "OSRT_FILE_ACCESS_EVENTS": file_accesses,
     "OSRT_FILE_ACCESS_DESCRIPTORS": files,
     **{table: library_calls(table) for table in _LIBRARIES},
     "COMPOSITE_EVENTS": host_samples,
     "SCHED_EVENTS": sched_events,
-    **{table: call_chains(table, position) for position, table in enumerate(_CHAIN_TABLES)},
+    **{table: call_chains(table) for table in _CHAIN_TABLES},
     "PROFILER_OVERHEAD": profiler_overhead,
     "CUPTI_ACTIVITY_KIND_OVERHEAD": cuda_overhead,
     "DIAGNOSTIC_EVENT": diagnostics,

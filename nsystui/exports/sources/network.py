@@ -6,7 +6,6 @@ from nsystui.exports.schema import LATEST, Schema
 from nsystui.exports.sources.base import Source, SourceMaker, Transform, column_fields, integers, native_columns
 
 _ADAPTERS = "NET_NIC_METRIC"
-_SWITCHES = "NET_IB_SWITCH_METRIC"
 
 
 def nic_metrics(schema: Schema) -> Source:
@@ -15,7 +14,7 @@ def nic_metrics(schema: Schema) -> Source:
 
 def switch_metrics(schema: Schema) -> Source:
     """Return the samples of switches, whose row numbers follow the adapters'."""
-    return _metrics(schema, _SWITCHES, is_switch=1, first_row=schema.rows([_ADAPTERS]))
+    return _metrics(schema, "NET_IB_SWITCH_METRIC", is_switch=1, first_row=schema.rows([_ADAPTERS]))
 
 
 def _metrics(schema: Schema, table: str, is_switch: int, first_row: int) -> Source:
@@ -45,7 +44,6 @@ def nic_devices(schema: Schema) -> Source:
     return Source(table, columns, {"nic_devices": Transform(fields, joins, order="", is_distinct=True)})
 
 
-_VALUES = ("intVal", "uintVal", "floatVal", "doubleVal")
 _EVENTS, _DATA = "GENERIC_EVENTS", "GENERIC_EVENT_DATA"
 
 
@@ -63,7 +61,8 @@ def efa_samples(schema: Schema) -> list[Source]:
 
 def _values(schema: Schema) -> Source:
     # The driver needs one type in all rows.
-    present = ", ".join(f'"{column}"' for column in _VALUES if schema.has_column(_DATA, column)) or "NULL"
+    values = ("intVal", "uintVal", "floatVal", "doubleVal")
+    present = ", ".join(f'"{column}"' for column in values if schema.has_column(_DATA, column)) or "NULL"
     columns = {
         **integers(schema, _DATA, {"event": "genericEventId", "field_index": "fieldIdx"}),
         "value": f"CAST(coalesce({present}, 0, 0) AS REAL)",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nsystui.questions.queries.question import OVER_TIME, Option, Question, ShownRows, View, function, read_bins
+from nsystui.questions.queries.question import OVER_TIME, Option, Question, ShownRows, Values, View, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
+    from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
 
 
-def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask(job: OpenJob, selection: Selection, options: Values) -> Answer:
     from nsystui.questions.memory.gpu_allocations import allocation_table
     from nsystui.questions.memory.gpu_memory import memory_over_time, memory_table
 
@@ -21,6 +22,12 @@ def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     if options["allocations"]:
         return allocation_table(job, selection, options["allocations"])
     return memory_table(job, selection)
+
+
+def _draw(job: OpenJob, selection: Selection, options: Values) -> Shapes | None:
+    from nsystui.questions.report.drawings import memory_lanes
+
+    return memory_lanes(job, selection, options["bins"])
 
 
 QUESTIONS = (
@@ -49,7 +56,7 @@ with --allocations the single allocations, the largest first, with their NVTX ra
             ),
         ),
         read=read_bins,
-        drawing=function("report.drawings:memory_lanes", "bins"),
+        drawing=_draw,
         reads=("times",),
         rows=ShownRows("device", "gpu", "GPU memory"),
         views=(View("GPU memory", tables=("gpu_memory",), label="memory", screen="GPU memory"),),

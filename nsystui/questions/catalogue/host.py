@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.queries.question import STEPS, Option, Question, ShownRows, Values, View, function
+from nsystui.questions.queries.question import STEPS, Option, Question, ShownRows, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -27,7 +27,7 @@ def _read_gaps(values: Values) -> dict[str, Any]:
     return dict(values)
 
 
-def _ask_gaps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_gaps(job: OpenJob, selection: Selection, options: Values) -> Answer:
     from nsystui.questions.host.gaps import gaps_list, gaps_table
 
     if options["list"]:
@@ -36,13 +36,32 @@ def _ask_gaps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> An
     return gaps_table(job, selection, options["by"], options["step_range"])
 
 
+def _ask_threads(job: OpenJob, selection: Selection, options: Values) -> Answer:
+    from nsystui.questions.host.threads import threads_table
+
+    return threads_table(job, selection)
+
+
+def _ask_functions(job: OpenJob, selection: Selection, options: Values) -> Answer:
+    from nsystui.questions.host.functions import functions_table
+
+    return functions_table(job, selection, options["by"], options["thread"])
+
+
+def _ask_call_tree(job: OpenJob, selection: Selection, options: Values) -> Answer:
+    from nsystui.questions.host.calltree import call_tree_table
+
+    tree = job, selection, options["bottom_up"], options["thread"]
+    return call_tree_table(*tree, options["depth"], options["least"], options["hot"])
+
+
 _THREAD = Option("thread", "only threads with this number, or with this in their name", metavar="TID|NAME", group="")
 
 QUESTIONS = (
     Question(
         "threads",
         "what each CPU thread did, in parts that add up to 100 %",
-        function("host.threads:threads_table"),
+        _ask_threads,
         description="""\
 Where the time of each thread went, in parts that do not overlap and add up to the window: in MPI, CUDA and OS runtime
 calls; outside of calls running on a CPU, runnable, or waiting (off CPU, if the export does not say why a thread left
@@ -58,7 +77,7 @@ process were idle. Needs `nsys profile --cpuctxsw=process-tree`; --filter select
     Question(
         "functions",
         "CPU samples by function and module",
-        function("host.functions:functions_table", "by", "thread"),
+        _ask_functions,
         description="""\
 Functions by the CPU samples in the selection: self (the function ran), total (it ran or was a caller). Addresses that
 nsys could not resolve count for their module, [libcuda.so.1]; functions of the kernel are marked. Needs
@@ -79,7 +98,7 @@ nsys could not resolve count for their module, [libcuda.so.1]; functions of the 
     Question(
         "calltree",
         "CPU samples as a tree of calls, top-down or bottom-up",
-        function("host.calltree:call_tree_table", "bottom_up", "thread", "depth", "least", "hot"),
+        _ask_call_tree,
         description="""\
 The call tree of the CPU samples in the selection, top-down from the outermost callers, or with --bottom-up from the
 functions that ran to their callers. With --filter it begins at the functions with that name: what they call, or with

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nsystui.questions.queries.question import OVER_TIME, Option, Question, ShownRows, View, function, read_bins
+from nsystui.questions.queries.question import OVER_TIME, Option, Question, ShownRows, Values, View, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
+    from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
 
 _SUBJECTS = ("kernel", "range", "step", "collective")
 
 
-def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask(job: OpenJob, selection: Selection, options: Values) -> Answer:
     from nsystui.questions.counters.metric_means import metric_means
     from nsystui.questions.counters.metric_tables import metric_statistics, metrics_over_time
 
     if options["over_time"]:
         return metrics_over_time(job, selection, options["bins"])
     return metric_means(job, selection, options["by"]) if options["by"] else metric_statistics(job, selection)
+
+
+def _draw(job: OpenJob, selection: Selection, options: Values) -> Shapes | None:
+    from nsystui.questions.report.drawings import metric_lanes
+
+    return metric_lanes(job, selection, options["bins"])
 
 
 QUESTIONS = (
@@ -49,7 +56,7 @@ unit nearest to its peak; `bound` names it if it reaches 60 % of its peak. Recor
             ),
         ),
         read=read_bins,
-        drawing=function("report.drawings:metric_lanes", "bins"),
+        drawing=_draw,
         reads=("whole", "times", "reports"),
         rows=ShownRows("device", "gpu", "GPU metrics"),
         views=(View("metrics", screen="metrics"),),

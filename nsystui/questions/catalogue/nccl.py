@@ -146,7 +146,6 @@ Buckets and powers of two have base 1024 and include their lower edge.""",
                 metavar="LIST",
                 default="collective,size",
                 one_of="table",
-                members="nccl.grouping:NcclProperty",
             ),
             Option(
                 "sizes",

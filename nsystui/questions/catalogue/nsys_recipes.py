@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.queries.question import COMPARISON, Option, Question, RowKind, ShownRows, Values, in_module
+from nsystui.questions.queries.question import COMPARISON, Option, Question, RowKind, ShownRows, Values
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
-    from nsystui.questions.recipes.recipe import RecipeOptions
+    from nsystui.questions.recipes.recipe import RecipeMap, RecipeOptions
 
 FAMILY = "recipe"
 
@@ -58,7 +58,6 @@ def _options(values: Values) -> RecipeOptions:
 def _recipe(
     name: str,
     answers: str,
-    module: str,
     needs: tuple[tuple[str, ...], ...] = (),
     options: tuple[Option, ...] = (),
     differs: tuple[str, ...] = (),
@@ -66,13 +65,20 @@ def _recipe(
     **facts: Any,
 ) -> Question:
     facts |= {"options": options, "needs": needs, "differs": differs, "read": _options, "rows": ShownRows(row)}
-    return Question(name, answers, in_module(f"recipes.{module}", "ASK", name), FAMILY, **facts)
+
+    def ask(job: OpenJob, selection: Selection, given: RecipeOptions) -> Answer:
+        from nsystui.questions.recipes import kernels, pace, rules, sums
+
+        return {**kernels.ASK, **pace.ASK, **rules.ASK, **sums.ASK}[name](job, selection, given)
+
+    return Question(name, answers, ask, FAMILY, **facts)
 
 
-def _map(
-    name: str, answers: str, module: str, needs: tuple[tuple[str, ...], ...], differs: tuple[str, ...] = ()
-) -> Question:
-    make = in_module(f"recipes.{module}", "MAPS", name)
+def _map(name: str, answers: str, needs: tuple[tuple[str, ...], ...], differs: tuple[str, ...] = ()) -> Question:
+    def make(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
+        from nsystui.questions.recipes import busy_maps, metric_maps
+
+        return {**busy_maps.MAPS, **metric_maps.MAPS}[name](job, selection, options)
 
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         from nsystui.questions.recipes.recipe import map_table
@@ -124,7 +130,6 @@ QUESTIONS = (
     _recipe(
         "cuda_api_sum",
         "how long CUDA API calls took, by name",
-        "sums",
         ((_CALLS,),),
         (BY_RANK,),
         (_STATISTICS, "NVIDIA's counts a call with --cudabacktrace twice because it has two rows; here once"),
@@ -133,7 +138,6 @@ QUESTIONS = (
     _recipe(
         "cuda_api_sync",
         "every cudaDeviceSynchronize and cudaStreamSynchronize, longest first",
-        "rules",
         ((_CALLS,),),
         differs=("nsys's rule lists 50 calls by default; here all are listed (--top N)",),
         reads=("times",),
@@ -141,7 +145,6 @@ QUESTIONS = (
     _recipe(
         "cuda_gpu_kern_hist",
         "how the durations of each kernel are spread",
-        "kernels",
         ((_KERNELS,),),
         (BY_RANK, NAME, NAMES),
         row="kernel",
@@ -149,7 +152,6 @@ QUESTIONS = (
     _recipe(
         "cuda_gpu_kern_pace",
         "how one kernel paces: its n-th launch across ranks, and the time since the one before",
-        "pace",
         ((_KERNELS,),),
         (BY_RANK, NAME, NAMES),
         (_FIRST_DELTA,),
@@ -158,14 +160,13 @@ QUESTIONS = (
     _recipe(
         "cuda_gpu_kern_sum",
         "how long GPU kernels took, by name, and on which rank the extremes are",
-        "sums",
         ((_KERNELS,),),
         (BY_RANK, NAMES),
         (_STATISTICS,),
         row="kernel",
     ),
     *(
-        _recipe(name, answers, "sums", ((_MEMORY,),), (BY_RANK,), (_STATISTICS,), row="memory")
+        _recipe(name, answers, ((_MEMORY,),), (BY_RANK,), (_STATISTICS,), row="memory")
         for name, answers in (
             ("cuda_gpu_mem_size_sum", "how many bytes memory copies and memsets moved, by kind"),
             ("cuda_gpu_mem_time_sum", "how long memory copies and memsets took, by kind"),
@@ -174,7 +175,6 @@ QUESTIONS = (
     _map(
         "cuda_gpu_time_util_map",
         "when each GPU was busy",
-        "busy_maps",
         (_WORK,),
         (
             "NVIDIA's counts kernels only; here `busy` has copies, memsets and graphs too, `kernels` alone",
@@ -183,7 +183,7 @@ QUESTIONS = (
         ),
     ),
     *(
-        _recipe(name, answers, "rules", ((_MEMORY,), (_CALLS,)), differs=(_BY_PROCESS,), reads=("times",))
+        _recipe(name, answers, ((_MEMORY,), (_CALLS,)), differs=(_BY_PROCESS,), reads=("times",))
         for name, answers in (
             ("cuda_memcpy_async", "asynchronous copies from or to pageable memory, longest first"),
             ("cuda_memcpy_sync", "copies by synchronous calls, longest first"),
@@ -204,7 +204,6 @@ QUESTIONS = (
     _recipe(
         "gpu_gaps",
         "when a GPU was idle for long (--gap, 500 ms), longest first",
-        "rules",
         (_WORK,),
         (GAP,),
         (
@@ -216,7 +215,6 @@ QUESTIONS = (
     _map(
         "gpu_metric_util_map",
         "how much of each GPU's SMs and tensor cores was used, as sampled",
-        "metric_maps",
         (("gpu_metrics",),),
         (
             "NVIDIA's (2023.4) reads the samples of generic events; here those of the table of GPU metrics",
@@ -227,7 +225,6 @@ QUESTIONS = (
     _recipe(
         "gpu_time_util",
         "parts of each GPU's time (--chunks, 30) with low utilisation (--threshold, 50 %), lowest first",
-        "rules",
         (_WORK,),
         (THRESHOLD, CHUNKS),
         (
@@ -240,14 +237,12 @@ QUESTIONS = (
     _map(
         "mpi_gpu_time_util_map",
         "when each rank was in MPI, in kernels, and in both",
-        "busy_maps",
         (("mpi_calls",), _WORK),
         ("calls that never returned last to the end of the session", _HEAT),
     ),
     _recipe(
         "mpi_sum",
         "how long MPI calls took, by name",
-        "sums",
         (("mpi_calls",),),
         (BY_RANK,),
         (_DESCRIBED, "calls that nsys 2022 and older wrote as NVTX ranges of the domain MPI count too"),
@@ -256,7 +251,6 @@ QUESTIONS = (
     _recipe(
         "nccl_gpu_overlap_trace",
         "how much of each kernel's time overlaps NCCL, and how much of NCCL's time overlaps kernels",
-        "kernels",
         ((_KERNELS,),),
         (BY_RANK,),
         row="kernel",
@@ -265,7 +259,6 @@ QUESTIONS = (
     _recipe(
         "nccl_gpu_proj_sum",
         "how long NCCL operations took on the GPU, by collective",
-        "sums",
         ((_KERNELS,),),
         (BY_RANK,),
         (
@@ -278,7 +271,6 @@ QUESTIONS = (
     _map(
         "nccl_gpu_time_util_map",
         "when each GPU ran NCCL, and when other kernels",
-        "busy_maps",
         ((_KERNELS,),),
         (
             "NVIDIA's (2023.4) counts a kernel as NCCL's only where its start and end are those of a projected range: "
@@ -289,7 +281,6 @@ QUESTIONS = (
     _recipe(
         "nccl_sum",
         "how long NCCL calls took on the CPU, by name",
-        "sums",
         ((_NCCL,),),
         (BY_RANK,),
         (_DESCRIBED, "NVIDIA's leaves out calls of no measurable length; here they count"),
@@ -297,7 +288,6 @@ QUESTIONS = (
     _map(
         "network_traffic_map",
         "what network adapters received and sent, and how long senders waited",
-        "metric_maps",
         (("nic_metrics", "efa_samples"),),
         (
             "NVIDIA's (2023.4) swaps received and sent",
@@ -311,7 +301,6 @@ QUESTIONS = (
     _recipe(
         "nvtx_gpu_proj_pace",
         "how one NVTX range paces on the GPU: its n-th instance across ranks",
-        "pace",
         ((_NVTX,), (_CALLS,), _WORK),
         (BY_RANK, NAME),
         (_FIRST_DELTA,),
@@ -320,7 +309,6 @@ QUESTIONS = (
     _recipe(
         "nvtx_gpu_proj_sum",
         "from first to last GPU operation of NVTX ranges, by name",
-        "sums",
         ((_NVTX,), (_CALLS,), (_KERNELS, _MEMORY)),
         (BY_RANK,),
         (_DESCRIBED,),
@@ -329,7 +317,6 @@ QUESTIONS = (
     _recipe(
         "nvtx_gpu_proj_trace",
         "from first to last GPU operation of every NVTX range",
-        "sums",
         ((_NVTX,), (_CALLS,), (_KERNELS, _MEMORY)),
         row="range",
         reads=("times",),
@@ -337,19 +324,15 @@ QUESTIONS = (
     _recipe(
         "nvtx_pace",
         "how one NVTX range paces: its n-th instance across ranks, and the time since the one before",
-        "pace",
         ((_NVTX,),),
         (BY_RANK, NAME),
         (_FIRST_DELTA,),
         reads=("whole", "times"),
     ),
-    _recipe(
-        "nvtx_sum", "how long NVTX ranges took, by name", "sums", ((_NVTX,),), (BY_RANK,), (_DESCRIBED,), row="range"
-    ),
+    _recipe("nvtx_sum", "how long NVTX ranges took, by name", ((_NVTX,),), (BY_RANK,), (_DESCRIBED,), row="range"),
     _recipe(
         "osrt_sum",
         "how long OS runtime library calls took, by name",
-        "sums",
         (("os_calls",),),
         (BY_RANK,),
         (_STATISTICS,),
@@ -358,7 +341,6 @@ QUESTIONS = (
     _map(
         "ucx_gpu_time_util_map",
         "when each rank was in UCX, in kernels, and in both",
-        "busy_maps",
         (("ucx_calls",), _WORK),
         ("calls that never returned last to the end of the session", _HEAT),
     ),

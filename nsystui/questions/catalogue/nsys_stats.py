@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.text import whole_number
-from nsystui.questions.queries.question import Option, Question, RowKind, ShownRows, Values, View, in_module
+from nsystui.questions.queries.question import Option, Question, RowKind, ShownRows, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -58,16 +58,15 @@ def _options(values: Values) -> ReportOptions:
 def _report(
     name: str,
     rows: str,
-    module: str,
     needs: tuple[tuple[str, ...], ...],
     options: tuple[Option, ...] = (),
     row: RowKind = "other",
 ) -> Question:
-    answer = in_module(f"stats.{module}", "ASK", name)
-
     def ask(job: OpenJob, selection: Selection, given: ReportOptions) -> Answer:
-        result: Answer = answer(job.session, selection, given)
-        return result
+        from nsystui.questions.stats import cuda_sums, cuda_traces, host, nvtx_projected, nvtx_ranges, unified_memory
+
+        reports = {**cuda_sums.ASK, **cuda_traces.ASK, **host.ASK, **nvtx_projected.ASK, **nvtx_ranges.ASK}
+        return {**reports, **unified_memory.ASK}[name](job.session, selection, given)
 
     reads: Any = ("reports",) * (name in _CLUSTER_REPORTS)
     return Question(
@@ -89,79 +88,37 @@ QUESTIONS = (
     _report(
         "cuda_api_gpu_sum",
         "CUDA API calls, kernels and memory operations",
-        "cuda_sums",
         ((_CALLS, _KERNELS, _MEMORY),),
         _KERNEL_NAMES,
     ),
-    _report("cuda_api_sum", "CUDA API calls", "cuda_sums", ((_CALLS,),), row="api"),
-    _report("cuda_api_trace", "each CUDA API call", "cuda_traces", ((_CALLS,),), row="event"),
-    _report(
-        "cuda_gpu_kern_gb_sum", "kernels by name, grid and block", "cuda_sums", ((_KERNELS,),), _KERNEL_NAMES, "kernel"
-    ),
-    _report("cuda_gpu_kern_sum", "kernels by name", "cuda_sums", ((_KERNELS,),), _KERNEL_NAMES, "kernel"),
-    _report("cuda_gpu_mem_size_sum", "bytes of memory copies and memsets", "cuda_sums", ((_MEMORY,),), row="memory"),
-    _report("cuda_gpu_mem_time_sum", "time of memory copies and memsets", "cuda_sums", ((_MEMORY,),), row="memory"),
-    _report("cuda_gpu_sum", "kernels and memory operations", "cuda_sums", ((_KERNELS, _MEMORY),), _KERNEL_NAMES),
-    _report(
-        "cuda_gpu_trace",
-        "each kernel, memory copy and memset",
-        "cuda_traces",
-        ((_KERNELS, _MEMORY),),
-        _KERNEL_NAMES,
-        "event",
-    ),
-    _report(
-        "cuda_kern_exec_sum", "kernels with their calls and queues", "cuda_traces", _EXECUTED, _KERNEL_NAMES, "kernel"
-    ),
-    _report(
-        "cuda_kern_exec_trace", "each kernel with its call and queue", "cuda_traces", _EXECUTED, _KERNEL_NAMES, "event"
-    ),
-    _report("mpi_event_sum", "MPI calls by name", "host", (("mpi_calls",),), row="mpi"),
-    _report("mpi_event_trace", "every MPI call", "host", (("mpi_calls",),), row="event"),
-    _report(
-        "network_congestion", "times when the network made senders wait", "host", (("nic_metrics",),), (_TICKS,), "time"
-    ),
+    _report("cuda_api_sum", "CUDA API calls", ((_CALLS,),), row="api"),
+    _report("cuda_api_trace", "each CUDA API call", ((_CALLS,),), row="event"),
+    _report("cuda_gpu_kern_gb_sum", "kernels by name, grid and block", ((_KERNELS,),), _KERNEL_NAMES, "kernel"),
+    _report("cuda_gpu_kern_sum", "kernels by name", ((_KERNELS,),), _KERNEL_NAMES, "kernel"),
+    _report("cuda_gpu_mem_size_sum", "bytes of memory copies and memsets", ((_MEMORY,),), row="memory"),
+    _report("cuda_gpu_mem_time_sum", "time of memory copies and memsets", ((_MEMORY,),), row="memory"),
+    _report("cuda_gpu_sum", "kernels and memory operations", ((_KERNELS, _MEMORY),), _KERNEL_NAMES),
+    _report("cuda_gpu_trace", "each kernel, memory copy and memset", ((_KERNELS, _MEMORY),), _KERNEL_NAMES, "event"),
+    _report("cuda_kern_exec_sum", "kernels with their calls and queues", _EXECUTED, _KERNEL_NAMES, "kernel"),
+    _report("cuda_kern_exec_trace", "each kernel with its call and queue", _EXECUTED, _KERNEL_NAMES, "event"),
+    _report("mpi_event_sum", "MPI calls by name", (("mpi_calls",),), row="mpi"),
+    _report("mpi_event_trace", "every MPI call", (("mpi_calls",),), row="event"),
+    _report("network_congestion", "times when the network made senders wait", (("nic_metrics",),), (_TICKS,), "time"),
     _on_screen(
-        _report(
-            "nvtx_gpu_proj_sum",
-            "NVTX ranges by name, from first to last GPU operation",
-            "nvtx_projected",
-            _LAUNCHED,
-            row="range",
-        ),
+        _report("nvtx_gpu_proj_sum", "NVTX ranges by name, from first to last GPU operation", _LAUNCHED, row="range"),
         "by name, projected",
         102,
     ),
-    _report(
-        "nvtx_gpu_proj_trace",
-        "NVTX ranges one by one, from first to last GPU operation",
-        "nvtx_projected",
-        _LAUNCHED,
-        row="range",
-    ),
-    _report(
-        "nvtx_kern_sum",
-        "kernels by NVTX range and name",
-        "nvtx_projected",
-        ((_NVTX,), (_CALLS,), (_KERNELS,)),
-        _NAMES,
-    ),
-    _report("nvtx_pushpop_sum", "NVTX push/pop ranges by name", "nvtx_ranges", ((_NVTX,),), row="range"),
-    _report(
-        "nvtx_pushpop_trace",
-        "NVTX push/pop ranges one by one, with what is in them",
-        "nvtx_ranges",
-        ((_NVTX,),),
-        row="range",
-    ),
-    _report("nvtx_startend_sum", "NVTX start/end ranges by name", "nvtx_ranges", ((_NVTX,),), row="range"),
-    _on_screen(_report("nvtx_sum", "NVTX ranges by name", "nvtx_ranges", ((_NVTX,),), row="range"), "by name", 101),
-    _report("openacc_sum", "OpenACC events by name", "host", (("openacc_events",),)),
-    _report("openmp_sum", "OpenMP events by name", "host", (("openmp_events",),)),
-    _report("osrt_sum", "OS runtime calls", "host", (("os_calls",),), row="os"),
-    _report(
-        "um_cpu_page_faults_sum", "CPU page faults of unified memory by instruction", "unified_memory", (_UNIFIED[1],)
-    ),
-    _report("um_sum", "unified memory by address", "unified_memory", _UNIFIED, (_ROWS,)),
-    _report("um_total_sum", "unified memory in total", "unified_memory", _UNIFIED),
+    _report("nvtx_gpu_proj_trace", "NVTX ranges one by one, from first to last GPU operation", _LAUNCHED, row="range"),
+    _report("nvtx_kern_sum", "kernels by NVTX range and name", ((_NVTX,), (_CALLS,), (_KERNELS,)), _NAMES),
+    _report("nvtx_pushpop_sum", "NVTX push/pop ranges by name", ((_NVTX,),), row="range"),
+    _report("nvtx_pushpop_trace", "NVTX push/pop ranges one by one, with what is in them", ((_NVTX,),), row="range"),
+    _report("nvtx_startend_sum", "NVTX start/end ranges by name", ((_NVTX,),), row="range"),
+    _on_screen(_report("nvtx_sum", "NVTX ranges by name", ((_NVTX,),), row="range"), "by name", 101),
+    _report("openacc_sum", "OpenACC events by name", (("openacc_events",),)),
+    _report("openmp_sum", "OpenMP events by name", (("openmp_events",),)),
+    _report("osrt_sum", "OS runtime calls", (("os_calls",),), row="os"),
+    _report("um_cpu_page_faults_sum", "CPU page faults of unified memory by instruction", (_UNIFIED[1],)),
+    _report("um_sum", "unified memory by address", _UNIFIED, (_ROWS,)),
+    _report("um_total_sum", "unified memory in total", _UNIFIED),
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nsystui.questions.queries.question import Option, Question, ShownRows, View
+from nsystui.questions.queries.question import Option, Question, ShownRows, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
 
-def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask(job: OpenJob, selection: Selection, options: Values) -> Answer:
     from nsystui.questions.nvtx.listing import nvtx_names, nvtx_tree_table
     from nsystui.questions.nvtx.paths import Folding
 

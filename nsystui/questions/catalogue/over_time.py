@@ -14,7 +14,6 @@ from nsystui.questions.queries.question import (
     ShownRows,
     Values,
     View,
-    function,
     read_bins,
 )
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
-    from nsystui.questions.queries.question import Expected
+    from nsystui.questions.queries.question import Expected, TextDrawing
 
 
 def _gpu_columns(values: Values) -> Expected:
@@ -32,7 +31,7 @@ def _gpu_columns(values: Values) -> Expected:
     return columns_read(of_streams=bool(values["streams"])), ()
 
 
-def _ask_gpu(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_gpu(job: OpenJob, selection: Selection, options: Values) -> Answer:
     from nsystui.questions.gpu.utilisation import utilisation_over_time, utilisation_table
 
     busy, window = job.busy(selection), job.extent(selection)
@@ -44,13 +43,13 @@ def _ask_gpu(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Ans
     return with_metrics(answer, job, selection, options["bins"])
 
 
-def _draw_gpu(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+def _draw_gpu(job: OpenJob, selection: Selection, options: Values) -> Shapes | None:
     from nsystui.questions.report.drawings import utilisation_lanes
 
     return utilisation_lanes(job, selection, options["bins"] if options["over_time"] else None)
 
 
-def _ask_budget(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_budget(job: OpenJob, selection: Selection, options: Values) -> Answer:
     if options["by"] == "step":
         from nsystui.questions.blocking.budget import budget_by_step
 
@@ -60,7 +59,7 @@ def _ask_budget(job: OpenJob, selection: Selection, options: dict[str, Any]) -> 
     return budget_with_causes(job, selection, options["step_range"])
 
 
-def _draw_budget(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+def _draw_budget(job: OpenJob, selection: Selection, options: Values) -> Shapes | None:
     from nsystui.questions.blocking.budget import iterations
     from nsystui.questions.host.time_budget import device_budgets
     from nsystui.questions.report.drawings import device_bars, iteration_bars
@@ -70,7 +69,19 @@ def _draw_budget(job: OpenJob, selection: Selection, options: dict[str, Any]) ->
     return device_bars(device_budgets(job, selection, options["step_range"]))
 
 
-def _timeline_shapes(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+def _ask_timeline(job: OpenJob, selection: Selection, options: Values) -> Answer:
+    from nsystui.questions.timeline.picture import lanes_as_table
+
+    return lanes_as_table(job, selection, options["width"], options["all_lanes"])
+
+
+def _draw_timeline(job: OpenJob, selection: Selection, options: Values) -> TextDrawing | None:
+    from nsystui.questions.timeline.picture import lanes_as_text
+
+    return lanes_as_text(job, selection, options["width"], options["all_lanes"])
+
+
+def _timeline_shapes(job: OpenJob, selection: Selection, options: Values) -> Shapes | None:
     from nsystui.questions.report.drawings import LANE_COLUMNS, timeline_lanes
     from nsystui.questions.timeline.picture import pictures_of
 
@@ -84,7 +95,7 @@ def _read_timeline(values: Values) -> dict[str, Any]:
     return dict(values)
 
 
-def _ask_network(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_network(job: OpenJob, selection: Selection, options: Values) -> Answer:
     from nsystui.questions.counters.network import network_by_collective, network_table
 
     return (network_by_collective if options["by"] == "collective" else network_table)(job, selection)
@@ -103,10 +114,16 @@ def _read_events(values: Values) -> Any:
     return kinds_of(values["kinds"])
 
 
-def _ask_streams(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_streams(job: OpenJob, selection: Selection, options: Values) -> Answer:
     from nsystui.questions.timeline.streams import queues_over_time, stream_table
 
     return queues_over_time(job, selection, options["bins"]) if options["over_time"] else stream_table(job, selection)
+
+
+def _draw_queues(job: OpenJob, selection: Selection, options: Values) -> Shapes | None:
+    from nsystui.questions.report.drawings import queue_lanes
+
+    return queue_lanes(job, selection, options["bins"])
 
 
 _EVENTS = ("graph_launches", "syncs", "nvtx_marks", "ucx_calls", "openacc_events", "openmp_events", "cuda_overhead")
@@ -126,7 +143,7 @@ equal spans of the selected time.""",
         order=135,
         options=(*OVER_TIME,),
         read=read_bins,
-        drawing=function("report.drawings:queue_lanes", "bins"),
+        drawing=_draw_queues,
         reads=("times", "reports"),
         rows=ShownRows("stream", "kernels", "streams"),
         views=(View("streams", counted="streams", tables=("kernels", "memory_ops"), order=165),),
@@ -215,7 +232,7 @@ and the send waits during all of them and during the slowest tenth.""",
     Question(
         "timeline",
         "lanes of ranks, streams and NVTX threads over time, as text or as a table",
-        function("timeline.picture:lanes_as_table", "width", "all_lanes"),
+        _ask_timeline,
         description="""The timeline as text: a lane for each GPU of each rank, with --all-lanes also for each stream and
 NVTX thread. Each column shows the category that took most of its time: K compute (no communication), N NCCL, M memory
 operations, G whole CUDA graphs; a small letter if it was busy for less than half of the time, nothing if it
@@ -238,7 +255,7 @@ one row for each lane and column.""",
             ),
         ),
         read=_read_timeline,
-        draw=function("timeline.picture:lanes_as_text", "width", "all_lanes"),
+        draw=_draw_timeline,
         drawing=_timeline_shapes,
         reads=("whole", "times"),
         rows=ShownRows("time", "timeline", "timeline"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nsystui.questions.queries.question import STEPS, Expected, Option, Question, ShownRows, Values, View
 
@@ -40,7 +40,7 @@ def _ask_overview(job: OpenJob, selection: Selection, _: object) -> Answer:
     return with_lost_work(job, selection, task_table(job.session, selection, job.ranks, job.busy(selection)))
 
 
-def _ask_ranks(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_ranks(job: OpenJob, selection: Selection, options: Values) -> Answer:
     from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
     from nsystui.questions.ranks.partings import noted
     from nsystui.questions.ranks.table import rank_table

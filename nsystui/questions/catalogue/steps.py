@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nsystui.questions.queries.question import STEPS, Option, Question, ShownRows, View, function
+from nsystui.questions.queries.question import STEPS, Option, Question, ShownRows, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -23,7 +23,7 @@ def _time(text: str) -> int:
     return time
 
 
-def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_steps(job: OpenJob, selection: Selection, options: Values) -> Answer:
     from dataclasses import replace
 
     from nsystui.questions.capture.launch_account import lost_work_notes
@@ -55,12 +55,18 @@ def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
     return replace(answer, notes=tuple(filter(None, notes)))
 
 
-def _draw_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+def _draw_steps(job: OpenJob, selection: Selection, options: Values) -> Shapes | None:
     """Draw the times of all steps, whichever table is asked for."""
     from nsystui.questions.report.drawings import step_lanes
 
     tables = dict.fromkeys(("across", "budget", "phases", "operations"), False)
     return step_lanes(_ask_steps(job, selection, {**options, **tables, "every": True}))
+
+
+def _ask_path(job: OpenJob, selection: Selection, options: Values) -> Answer:
+    from nsystui.questions.blocking.path import path_table
+
+    return path_table(job, selection, options["by"], options["step"], options["step_range"])
 
 
 QUESTIONS = (
@@ -128,7 +134,7 @@ decode steps of an inference server: see `nsystui help path`.""",
     Question(
         "path",
         "the critical path of a step: what its time went to, and what each part waited for",
-        function("blocking.path:path_table", "by", "step", "step_range"),
+        _ask_path,
         description="""\
 What the time of one step went to, walked back from its end: from an operation of the GPU to the operation that it
 waited for, or to the call that launched it; from a CPU call to what its thread did before, or to the operation

@@ -82,7 +82,7 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
 def _work(name: str) -> Ask:
     """Return a function that summarises a kind of work (see `kernels.activities`) or lists its events."""
 
-    def ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
+    def ask(job: OpenJob, selection: Selection, options: Values) -> Answer:
         from nsystui.questions.kernels import activities
         from nsystui.questions.memory.host_copies import memory_rates
 
@@ -162,7 +162,6 @@ With --instances, every launch of one kernel.""",
                 "an NVTX range; with step, shares are of each step's kernel time",
                 metavar="LIST",
                 default="",
-                members="kernels.summary:GroupBy",
             ),
             Option(
                 "only",

@@ -132,8 +132,11 @@ def nccl_listing(
         collective=values_of(listed, NcclProperty.COLLECTIVE),
         peer=listed["peer"].astype("Int64").fillna(listed["root"].astype("Int64")),
         **_partners(listed, pairing, is_kernel),
-        **(_cost_of_kernels(listed) if is_kernel else _kernels_of_calls(listed, pairing.kernels)),
+        **(_bandwidth_of(listed) if is_kernel else _kernels_of_calls(listed, pairing.kernels)),
     )
+    if is_kernel:
+        time = (listed["end"] - listed["start"]).astype("float64")
+        listed["overlapped"] = 100.0 * (1.0 - listed["exposed"] / time.replace(0.0, np.nan))
     step = (_STEP,) if "step" in listed.columns else ()
     inspected = _INSPECTED if "inspected" in listed.columns else ()
     columns = (*_SHARED_COLUMNS, *step, *inspected, *(_KERNEL_COLUMNS if is_kernel else _CALL_COLUMNS))
@@ -170,12 +173,6 @@ def _partners(listed: pd.DataFrame, pairing: NcclPairing, is_kernel: bool) -> di
         **partners,
         "partner_row": partners["partner_row"].abs(),
     }
-
-
-def _cost_of_kernels(kernels: pd.DataFrame) -> dict[str, Any]:
-    time = (kernels["end"] - kernels["start"]).astype("float64")
-    overlapped = 100.0 * (1.0 - kernels["exposed"] / time.replace(0.0, np.nan))
-    return {**_bandwidth_of(kernels), "overlapped": overlapped}
 
 
 def _bandwidth_of(kernels: pd.DataFrame) -> dict[str, Any]:

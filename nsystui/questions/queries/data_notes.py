@@ -129,15 +129,18 @@ def conditional_notes(session: Session) -> list[str]:
     indices = [report.index for report in traced if report.count(calls)]
     if not indices:
         return []
+    import sqlalchemy as sa
+
     from nsystui.questions.queries.conditions import of_reports
     from nsystui.store.tables import api_calls
 
     is_made = of_reports(api_calls.c.report, indices), api_calls.c.name.contains("ConditionalHandleCreate")
-    note = (
+    if not session.rows(sa.select(api_calls.c.row).where(*is_made).limit(1)):
+        return []
+    return [
         "CUDA graphs have conditional nodes, of which nsys may record only the first iteration of each replay: counts "
         f"and {LOWER_BOUNDS} (--cuda-graph-trace=graph shows how long replays take)"
-    )
-    return [note] * bool(session.rows(api_calls.select().where(*is_made).limit(1)))
+    ]
 
 
 def clock_note(reports: Sequence[Report]) -> str:

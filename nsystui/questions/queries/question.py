@@ -7,7 +7,6 @@ questions, and importing ``dataclasses`` would take a third of its time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -69,8 +68,7 @@ class Option(NamedTuple):
 
     ``kind`` parses the value. ``without_value`` is the value of the flag alone, if its value is optional;
     ``has_several`` values follow one flag. ``group`` titles its section of the help, ``one_of`` names a set of mutually
-    exclusive options. ``alias``: a second flag. ``members``: the enum ``module:name`` whose values it accepts,
-    separated by commas. ``lists``: the answer then lists single events, each with its time.
+    exclusive options. ``alias``: a second flag. ``lists``: the answer then lists single events, each with its time.
     """
 
     flag: str
@@ -84,7 +82,6 @@ class Option(NamedTuple):
     group: str = "table"
     one_of: str = ""
     alias: str = ""
-    members: str = ""
     lists: bool = False
 
     @property
@@ -297,23 +294,3 @@ def chosen_tables(text: str | None, tables: Sequence[str], default_tables: Seque
 
         raise UsageError(f"--tables {text!r}: the tables are {', '.join(tables)}, all")
     return [name for name in tables if name in names or "all" in names]
-
-
-def in_module(module: str, table: str, name: str) -> Callable[..., Any]:
-    """Return the function ``name`` from a table of a module; a call imports the module."""
-
-    def call(*arguments: Any) -> Any:
-        return getattr(import_module(f"nsystui.questions.{module}"), table)[name](*arguments)
-
-    return call
-
-
-def function(path: str, *options: str) -> Callable[[OpenJob, Selection, Values], Any]:
-    """Return a caller of ``module:name`` in ``nsystui.questions``, imported on call, with ``options`` in order."""
-    module, _, name = path.partition(":")
-
-    def call(job: OpenJob, selection: Selection, values: Values) -> Any:
-        answer = getattr(import_module(f"nsystui.questions.{module}"), name)
-        return answer(job, selection, *(values[option] for option in options))
-
-    return call

@@ -28,7 +28,8 @@ from nsystui.questions.blocking.parts import PARTS, Iterations, blocked_in, bloc
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.gpu.graph_gaps import host_functions
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
-from nsystui.questions.host.idle_spans import IdleSpan, spans_of
+from nsystui.questions.host.attribution import attribute
+from nsystui.questions.host.idle_spans import Attribution, IdleSpan, longest_first, spans_of
 from nsystui.questions.host.segments import Scheduling, scheduling_of
 from nsystui.questions.host.time_budget import device_budgets
 from nsystui.questions.job.job import OpenJob
@@ -246,6 +247,12 @@ class Case:
     def short_gaps(self, device: DeviceIntervals) -> Intervals:
         """Return the `gaps` outside of `long_gaps`."""
         return subtract(self.gaps(device), self.long_gaps(device))
+
+    @cached_property
+    def long_gap_causes(self) -> Attribution:
+        """The `long_gaps` of all GPUs, longest first, by cause."""
+        gaps = longest_first(span for gpu in self.devices for span in spans_of(gpu.device.key, self.long_gaps(gpu)))
+        return attribute(self.job, gaps)
 
     @cached_property
     def overhead(self) -> Mapping[Task, Intervals]:

@@ -32,13 +32,14 @@ _EVENT_FIELDS = {
     "shared_memory": "dynamic_shared_memory",
 }
 """The event field that holds the same fact, by table column."""
-_DOOR_KEYS = ("⏎", "c", "w", "u", "M", "L")
 
 
 def doors_of(places: Sequence[str], is_event: bool) -> str:
     """Return the keys that lead on from a row, in words; ``w`` (its range) only from an event."""
     labels = {key.shown: key.label or key.help for key in keys.keys_of(places) if is_event or key.shown != "w"}
-    return "  ".join(f"{shown} {labels[shown].partition(';')[0]}" for shown in _DOOR_KEYS if labels.get(shown))
+    return "  ".join(
+        f"{shown} {labels[shown].partition(';')[0]}" for shown in ("⏎", "c", "w", "u", "M", "L") if labels.get(shown)
+    )
 
 
 def row_details(
@@ -90,13 +91,10 @@ def event_details(job: OpenJob, row: Row, table_facts: Mapping[str, str] = Mappi
     ]
 
 
-_PATH_INDEX = 2
-"""The index of the paragraph with the NVTX ranges around an event."""
-
-
 def with_context(details: Details, context: Sequence[str]) -> Details:
     """Return an event's details with its context, which is computed later."""
-    return [[*context, *paragraph] if index == _PATH_INDEX else paragraph for index, paragraph in enumerate(details)]
+    # The third paragraph has the NVTX ranges around an event.
+    return [[*context, *paragraph] if index == 2 else paragraph for index, paragraph in enumerate(details)]
 
 
 def event_context(job: OpenJob, key: EventKey) -> list[str]:

@@ -24,8 +24,7 @@ class _WithBars(TableAnswer):
 
 def with_bars(answer: TableAnswer) -> _WithBars:
     """Return the answer with a bar behind each difference, scaled to the largest difference."""
-    keys = [column.key for column in answer.columns]
-    index = keys.index("difference")
+    index = [column.key for column in answer.columns].index("difference")
     changes = [float(value) if isinstance(value := row[index], int | float) else None for row in answer.rows]
     largest = max((abs(change) for change in changes if change is not None), default=0.0)
     rows: list[Row] = [

@@ -269,10 +269,6 @@ def _gpus(
     return tuple(gpus)
 
 
-_AdapterLane = tuple[str, Floats, float | None, str]
-"""A lane of an adapter: label, mean rate of each bin and of the window, and their unit."""
-
-
 def _hosts(job: OpenJob, selection: Selection, window: Window, columns: int) -> tuple[GpuLanes, ...]:
     """Return each host's network: times of slow collectives; bytes sent and received, and waits, of each adapter.
 
@@ -301,8 +297,13 @@ def _hosts(job: OpenJob, selection: Selection, window: Window, columns: int) -> 
     return tuple(hosts)
 
 
-def _adapter_lanes(host_adapters: Sequence[Adapter], window: Window, bins: int) -> Iterator[_AdapterLane]:
-    """Yield the lanes of a host's adapters, or of switches; repeated names get the link or GUID."""
+def _adapter_lanes(
+    host_adapters: Sequence[Adapter], window: Window, bins: int
+) -> Iterator[tuple[str, Floats, float | None, str]]:
+    """Yield label, mean rate of each bin and of the window, and unit of the lanes of a host's adapters, or of switches.
+
+    Repeated names get the link or GUID.
+    """
     names = Counter(nic.name for nic in host_adapters)
     times = union([window.start], [window.end])
     for nic in host_adapters:
@@ -344,8 +345,7 @@ def held_back(bins: Bins) -> Bins:
 
     A sample covers the bins since the previous sample. Unusually long gaps remain: nothing was recorded there.
     """
-    sampled = [index for index, value in enumerate(bins) if not math.isnan(value)]
-    steps = list(pairwise(sampled))
+    steps = list(pairwise([index for index, value in enumerate(bins) if not math.isnan(value)]))
     usual = sorted(later - earlier for earlier, later in steps)[len(steps) // 2] if steps else 0
     filled = list(bins)
     for earlier, later in steps:

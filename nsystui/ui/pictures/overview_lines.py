@@ -33,7 +33,6 @@ _Line = list[TextPart]
 LABEL_WIDTH = 10
 _SEPARATOR = " · "
 _VALUE_WIDTH = 13
-_SHORTEST_TITLE = 15
 _MIN_IDLE = 0.05
 """Idle parts below this percentage are omitted, because a screen has few lines."""
 _MODES_WIDTH = len("   ● loaded") + sum(len(key) + len(name) + 2 for key, name, _ in keys.TABS)
@@ -73,7 +72,7 @@ def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: in
     everything = f"{facts.title}  {_SEPARATOR.join(job)}"
     if width_of(everything) <= room:
         return everything, [_line(machine, width)] if machine else []
-    title = shorten(facts.title, max(room, _SHORTEST_TITLE))
+    title = shorten(facts.title, max(room, 15))
     if title != facts.title:
         job = [facts.title, *job]
     if width_of(_SEPARATOR.join([*job, *machine])) <= width:
@@ -303,7 +302,6 @@ def labelled(label: str, text: str, width: int, max_lines: int = 2) -> list[_Lin
 MANY_RANKS = 8
 """A terminal shows up to this many ranks without scrolling."""
 
-_FINDINGS_OF = Column("findings", header="Findings", label="finding")
 _STEP = Column("step", header="Step Med (ns)", label="step", unit=Unit.DURATION, decimals=0)
 _LATE = Column("late", header="Late", label="late", unit=Unit.COUNT)
 _SHARES = ("busy_percent", "compute_percent", "exposed_nccl_percent", "idle_percent")
@@ -339,7 +337,7 @@ def with_findings(tasks: TableAnswer, findings: Sequence[Finding], limit: int = 
     rows = tuple((*row, f"◂ {name}" if name else None) for row, name in zip(tasks.rows, names, strict=True))
     if len(rows) > limit:
         rows = tuple(sorted(rows, key=lambda row: row[-1] is None))
-    return replace(tasks, columns=(*tasks.columns, _FINDINGS_OF), rows=rows)
+    return replace(tasks, columns=(*tasks.columns, Column("findings", header="Findings", label="finding")), rows=rows)
 
 
 def held_answer(held: Sequence[Held]) -> TableAnswer:

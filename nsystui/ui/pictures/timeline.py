@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 from nsystui.base.answer import Row, Unit, record
 from nsystui.base.selection import NameFilter, Selection, Task, Window
@@ -49,10 +50,6 @@ from nsystui.ui.widgets.panels import TextPart
 # Queries are planned for every open report: with at most this many, the first picture has names.
 _FEW_REPORTS = 16
 _MOST_ROWS = 4_000_000
-# The busy share at which a column is full.
-_FULL = 15 / 16
-# A lane busy for a smaller share of the selected time stays one row high.
-_QUIET = 0.01
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,9 @@ def timeline_picture(job: OpenJob, selection: Selection, request: TimelineReques
     lanes, is_complete = timeline.lanes(opened, request.rests)
     if request.path is not None and request.path.task in opened:
         timeline.paths[request.path] = path_events(job, request.path)
-        lanes = _with_path(lanes, request.path)
+        # Below the first lane of its rank.
+        below = 1 + [*map(attrgetter("task"), lanes), request.path.task].index(request.path.task)
+        lanes = (*lanes[:below], request.path, *lanes[below:])
     visible = _visible(lanes, request)
     visible_lanes = lanes[visible.start : visible.stop]
     with_names = request.rests or (len(job.session.reports) <= _FEW_REPORTS and request.marked_names is None)
@@ -132,12 +131,6 @@ def _opened(timeline: Timeline, request: TimelineRequest) -> frozenset[Task]:
     return frozenset({task} if task is not None and timeline.rows_inside(task) <= _MOST_ROWS else ())
 
 
-def _with_path(lanes: tuple[LaneIdentity, ...], path: LaneIdentity) -> tuple[LaneIdentity, ...]:
-    """Insert the lane of a critical path below the first lane of its rank."""
-    index = 1 + next((number for number, lane in enumerate(lanes) if lane.task == path.task), len(lanes))
-    return (*lanes[:index], path, *lanes[index:])
-
-
 def _visible(lanes: tuple[LaneIdentity, ...], request: TimelineRequest) -> range:
     """Return the lanes to draw: from the first, or around the requested lane."""
     first = request.first
@@ -154,7 +147,7 @@ def _kind(timeline: Timeline, base: Window, lane: LaneIdentity) -> str:
     """Return the kind of a lane, by which it grows if there is room; empty for quiet lanes."""
     if lane.stream is None and not lane.is_host:
         return "gpu"
-    is_quiet = timeline.work(lane).busy_within(base) < _QUIET * (base.end - base.start)
+    is_quiet = timeline.work(lane).busy_within(base) < 0.01 * (base.end - base.start)
     return "" if is_quiet else "host" if lane.is_host else "stream"
 
 
@@ -175,7 +168,7 @@ def line_of(picture: LanePicture) -> LaneLine:
 def _names(drawn: LaneText) -> Iterator[tuple[int, str]]:
     """Yield the names that fit their events, whole or cut, with columns; a blank follows a cut name."""
     for name in drawn.names:
-        full_columns = [column for column in range(name.first, name.last + 1) if drawn.busy[column] >= _FULL]
+        full_columns = [column for column in range(name.first, name.last + 1) if drawn.busy[column] >= 15 / 16]
         room = name.last - full_columns[0] if full_columns else 0
         full_text = shown_name(name.text, len(name.text))
         text = full_text if full_columns and len(full_text) == room + 1 else shown_name(name.text, room)
@@ -285,8 +278,6 @@ def _path_facts(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Wi
 
 
 _STATES = {RUNNABLE: "was runnable, but had no CPU", BLOCKED: "waited", OFF: "was off the CPU"}
-_CALLERS = 12
-"""The maximum number of callers shown."""
 
 
 def _cpu_facts(
@@ -308,7 +299,7 @@ def _cpu_facts(
             yield [name if name == ON_CPU else f"{name} (sampled)"]
             yield [f"on a CPU {when}"]
         if cpu.tree is not None and interval.node:
-            yield ["stack", cpu.tree.words(interval.node, _CALLERS)]
+            yield ["stack", cpu.tree.words(interval.node, 12)]
     path = path_at(timeline.session, lane.task.report, thread, (window.start + window.end) // 2)
     yield [f"NVTX {' › '.join(path)}" if path else "in no NVTX range"]
 

@@ -51,11 +51,7 @@ class AskingScreen(ThrottledScreen[None]):
             self.query_one("#keys", KeyLine).say(text)
 
     _search_in_progress: Callable[[], Awaitable[None]] | None = None
-
-    @property
-    def is_searching(self) -> bool:
-        """Whether a search runs: the next keys of searches wait for it."""
-        return self._search_in_progress is not None
+    """The running search: the next keys of searches wait for it."""
 
     def begin_search(self, search: Callable[[], Awaitable[None]]) -> None:
         self._search_in_progress = search

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from nsystui.questions.queries.tasks import RankedTask
 
 _MIN_PAUSE = 0.5
-_PAUSE_FACTOR = 2.0
 _PATIENCE = 0.3
 """Seconds after which the first line reports that the rows are outdated."""
 
@@ -110,7 +109,7 @@ class Asker:
         self._began = time.monotonic()
         if self._finished is None:
             self._screen.explorer.hold_loading(True)
-            self._screen.show_asking()
+            self._screen.show_text(self._screen.computing)  # the first line shows its progress
         else:
             self._screen.set_timer(_PATIENCE, partial(self._say_late, token))
         ask = partial(self._answer, job, token)
@@ -156,7 +155,7 @@ class Asker:
         if self.is_late and self._screen.display:
             self.is_late = False
             self._screen.show_status(self._screen.explorer.status)
-        self._next = now + max(_MIN_PAUSE, _PAUSE_FACTOR * (now - self._began))
+        self._next = now + max(_MIN_PAUSE, 2.0 * (now - self._began))
 
 
 @dataclass(frozen=True)
@@ -224,21 +223,19 @@ class JobScreen(ExportingScreen):
         return tuple(getattr(self, name) for name in self.PARAMETERS)
 
     def ask_with(self, **changes: object) -> None:
-        """Change attributes, and ask again."""
+        """Change attributes, and ask again, unless the screen was never shown."""
         for name, value in changes.items():
             setattr(self, name, value)
-        self.job_changed()
+        if self.is_mounted:
+            self.job_changed()
 
     def show_waiting(self) -> None:
         """Show the screen before any report is ready."""
         self.show_text("opening…")
 
-    def show_asking(self) -> None:
-        """Show the name of the computation; the first line shows its progress."""
-        self.show_text(self._computing)
-
     @property
-    def _computing(self) -> str:
+    def computing(self) -> str:
+        """The name of the computation, in words."""
         tab = [title for key, title, _ in keys.TABS if key == self.MODE_KEY]
         view = [view.label for view in self.views()[1:] and self.views() if view.name == self.view_name()]
         return f"computing {CRUMB.join((*tab, *view, *self.path()))}…"
@@ -250,7 +247,8 @@ class JobScreen(ExportingScreen):
 
     def keeps(self, key: str) -> bool:
         """Return whether a key must wait for the answer that is being computed, or for a search."""
-        waits = (key in keys.ON_ROWS and self.is_awaiting) or (key in keys.SEARCHES and self.is_searching)
+        is_searching = self._search_in_progress is not None
+        waits = (key in keys.ON_ROWS and self.is_awaiting) or (key in keys.SEARCHES and is_searching)
         return waits and not self.prompt.is_open
 
     def show_text(self, text: str) -> None:
@@ -279,7 +277,7 @@ class JobScreen(ExportingScreen):
 
     def show_status(self, status: str) -> None:
         """Show the loading's progress, or that rows are being computed again."""
-        status = status or (self._computing if self.question.is_late else "")
+        status = status or (self.computing if self.question.is_late else "")
         self.query_one("#title", TitleLine).set_status(status or self.explorer.state_of_loading, at_once=not status)
 
     def show_title(self, right: str = "", about: str = "") -> None:
@@ -523,7 +521,8 @@ class JobScreen(ExportingScreen):
 
         def compare(other: Screen[None] | tuple[str, ...]) -> None:
             if isinstance(other, tuple):
-                self.explorer.compare_with(other)
+                self.explorer.other_files = other  # the application for comparisons follows
+                self.action_quit()
             else:
                 self.lay_over(other)
 

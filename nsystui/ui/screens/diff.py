@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from textual import events
 from textual.widget import Widget
 
-from nsystui.base.answer import Answer, Record, TableAnswer, Value
+from nsystui.base.answer import Answer, Record, TableAnswer
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, parse_numbers
 from nsystui.base.text import safe_text, shorten, spans, width_of
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 _SUMMARY = "summary"
 _FRAME = 5
 """Lines around the table: title, sides, tables, headings, keys."""
-_MIN_NOTES = 4
 _VIEWS = {"kernels": "kernels", "nvtx": "nvtx", "nccl": "nccl", "memory": "memory", "api": "api"}
 """The view that opens the names of a table."""
 
@@ -140,9 +139,7 @@ class DiffScreen(FilteredTableScreen):
         self._share_room()
 
     def _share_room(self) -> None:
-        self.notes.allow(
-            max(_MIN_NOTES, self.app.size.height - _FRAME - len(self.verdict.texts) - self.table.row_count)
-        )
+        self.notes.allow(max(4, self.app.size.height - _FRAME - len(self.verdict.texts) - self.table.row_count))
 
     def show_waiting(self) -> None:
         super().show_waiting()
@@ -265,21 +262,16 @@ class DiffScreen(FilteredTableScreen):
                 self._show_table(table)
             elif values:
                 self.say("no other table shows this: v lists the tables")
-        elif values:
-            self._open_name(values)
-
-    def _open_name(self, values: dict[str, Value]) -> None:
-        name = values.get("collective" if self._current == "nccl" else "name")
-        if self._current not in _VIEWS or not isinstance(name, str):
-            self.say("no other screen shows this row")
             return
-        default = "A" if values.get("status") == GONE else "B"
-
-        def open_side(number: int) -> None:
-            self.call_later(self._open_in, number, name)
-
-        title = self.table.names.get(name, name)
-        self.prompt.ask(f"open {shorten(title, 40)} in A or B?", default, _side_of, open_side)
+        name = values.get("collective" if self._current == "nccl" else "name")
+        if self._current in _VIEWS and isinstance(name, str):
+            title = shorten(self.table.names.get(name, name), 40)
+            default = "A" if values.get("status") == GONE else "B"
+            self.prompt.ask(
+                f"open {title} in A or B?", default, _side_of, lambda side: self.call_later(self._open_in, side, name)
+            )
+        elif values:
+            self.say("no other screen shows this row")
 
     async def _open_in(self, number: int, name: str) -> None:
         sides, table, names = self.sides, self._current, self._options().names

@@ -23,7 +23,6 @@ from nsystui.ui.widgets.panels import PartLines, TextPart
 
 _Line = list[TextPart]
 
-_NAME_WIDTH = 27
 _VALUE_WIDTH = 8
 _WIDE = 110
 """Minimum width for the formulas, cells."""
@@ -44,7 +43,7 @@ def factor_lines(factors: Sequence[Factor], width: int) -> list[_Line]:
         if factor.value is not None:
             value = 100 * factor.value
             words = factor.low if round(value, 1) != 100 or not factor.depth else "nothing lost"
-        line = [((branch + factor.name).ljust(_NAME_WIDTH), style)]
+        line = [((branch + factor.name).ljust(27), style)]
         line += [(format_value(Unit.PERCENT, value).rjust(_VALUE_WIDTH), style)]
         line += [(LOWEST, "bold") if is_lowest else ("  ", ""), (words, "")]
         if width >= _WIDE and value is not None:

@@ -119,15 +119,13 @@ class EventsScreen(TableScreen):
         outside = "the event is outside the selection: Esc undoes the selection"
         self.begin_search(partial(self._look, partial(events.position, key), outside))
 
-    def open_row(self) -> None:
-        self.action_partner()
+    open_row = action_partner
 
     def action_ncu(self) -> None:
         key = self.event_here()
         show_ncu_commands(self, ncu_of_event(key) if key is not None else "there is no event here")
 
-    def action_trace(self) -> None:
-        export_trace(self)
+    action_trace = export_trace
 
     def action_search(self) -> None:
         self.prompt.ask("search", "", name_filter, self._search)
@@ -157,8 +155,7 @@ class EventsScreen(TableScreen):
         searched, forward = self.searched, direction > 0
 
         def find(events: EventList, row: int) -> int | None:
-            index = events.find(row, forward, searched)
-            if index is not None:
+            if (index := events.find(row, forward, searched)) is not None:
                 return index
             end = 0 if forward else len(events) - 1  # continue from the other end
             end_row = next(iter(events.page(end, 1)), None)
@@ -169,8 +166,7 @@ class EventsScreen(TableScreen):
 
     def action_same_kind(self, direction: int) -> None:
         """Go to the next event of this kind (-1: the previous event)."""
-        values = self.values()
-        if values:
+        if values := self.values():
             kind = EventKind(values["kind"])
             self._find(lambda events, row: events.find(row, direction > 0, kind=kind), f"no more {kind.value} events")
 

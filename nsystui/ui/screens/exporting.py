@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 _Writer = Callable[[Path, bool], int | None]
 """Writes a file, given path and whether to overwrite; returns the number of rows, or ``None``."""
 
-_COPIED = "if the terminal allows OSC 52 (tmux: set -g set-clipboard on)"
-
 
 class ExportingScreen(AskingScreen):
     """A screen with a table or a drawing to export; never overwrites a file without asking."""
@@ -91,7 +89,7 @@ class ExportingScreen(AskingScreen):
             self.say("there is no row here to copy")
             return
         self.app.copy_to_clipboard(row_for_clipboard(*copied))
-        self.say(f"copied the row, {_COPIED}")
+        self.say("copied the row, if the terminal allows OSC 52 (tmux: set -g set-clipboard on)")
 
     def ask_for_file(
         self, label: str, proposed: str, check: Callable[[str], object], then: Callable[[Path], object]

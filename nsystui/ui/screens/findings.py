@@ -171,12 +171,6 @@ class FindingsTable(WindowTable):
         return number if isinstance(number, int) else None
 
     @property
-    def current(self) -> Finding | None:
-        """The finding under the cursor."""
-        number = self.number
-        return None if self.triage is None or number is None else self.triage.findings[number]
-
-    @property
     def is_last(self) -> bool:
         """Whether the row under the cursor counts the rules that could not judge."""
         return self.current_values.get("severity") == NOT_CHECKED
@@ -249,9 +243,9 @@ class FindingScreen(TableScreen):
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return self.finding.evidence or TableAnswer("finding", (), ())
 
-    def show(self, result: object, same_place: bool) -> None:
+    def show(self, answer: Answer, same_place: bool) -> None:
         self._show_words()
-        super().show(result, same_place)
+        super().show(answer, same_place)
         self.table.styles.max_height = self.table.row_count + 1
         if same_place:
             return

@@ -44,12 +44,9 @@ class _GroupedScreen(ViewsScreen):
         super().show(result, same_place)
 
     def choices(self) -> tuple[Choice, ...]:
-        def choose(group: str) -> None:
-            self.options["by"] = group
-            self.job_changed()
-
-        words = {group: self.WORDS.get(group, group) for group in self.groups}
-        return (*super().choices(), Choice.among("by", words, self.options["by"], choose))
+        words, options = {group: self.WORDS.get(group, group) for group in self.groups}, self.options
+        by = Choice.among("by", words, options["by"], lambda group: self.ask_with(options={**options, "by": group}))
+        return (*super().choices(), by)
 
 
 class MetricsScreen(_GroupedScreen):
@@ -115,8 +112,7 @@ class GpuScreen(ZoomableChartScreen):
     def ask(self, job: OpenJob, selection: Selection) -> pictures.GpuPicture:
         return pictures.gpu_picture(job, selection, self._request)
 
-    def show(self, result: Any, same_place: bool) -> None:
-        picture: pictures.GpuPicture = result
+    def show(self, picture: pictures.GpuPicture, same_place: bool) -> None:
         self.picture = picture
         count = sum(not gpu.is_host for gpu in picture.gpus)
         visible, total = (window.end - window.start for window in (picture.window, picture.base))

@@ -17,12 +17,10 @@ from nsystui.ui.widgets.plots import blocks
 
 _CURVE = 60
 """Columns of the curve of memory over time."""
-_GROUP_KEYS = ("rank", "device", "memory")
-"""The columns that identify the memory of a row."""
 
 
 def _group(values: Record) -> tuple[Value, ...]:
-    return tuple(values.get(key) for key in _GROUP_KEYS)
+    return tuple(values.get(key) for key in ("rank", "device", "memory"))
 
 
 class GpuMemoryScreen(GroupedViewsScreen):

@@ -72,8 +72,7 @@ class EventRowsScreen(TableScreen):
         return ask
 
     def open_row(self) -> None:
-        key = self.event_here()
-        if key is not None:
+        if (key := self.event_here()) is not None:
             show_event(self.explorer, key)
 
     def action_partner(self) -> None:
@@ -185,16 +184,14 @@ class KernelsScreen(ViewsScreen):
         )
 
     def empty_text(self, answer: Answer) -> str:
-        text = super().empty_text(answer)
-        job = self.job
-        return text if job is None or answer.total else f"{text}\n\n{self._views_with_rows(job)}"
-
-    def _views_with_rows(self, job: OpenJob) -> str:
+        text, job = super().empty_text(answer), self.job
+        if job is None or answer.total:
+            return text
         # MPI calls recorded as NVTX ranges have no table to count.
         works = [(view_named(name).title, work) for name, work in WORKS.items() if has_rows(job.session, work)]
         counts = [(title, job.session.count(work.table)) for title, work in works]
         views = [f"{title} ({count:,})" if count else title for title, count in counts]
-        return f"v shows {', '.join(views)}" if views else ""
+        return f"{text}\n\n" + (f"v shows {', '.join(views)}" if views else "")
 
     def show_waiting(self) -> None:
         """Show a labelled sample of kernels, then all kernels, until a report is ready."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from textual import on
 
@@ -102,8 +101,7 @@ class LanesScreen(ZoomableChartScreen):
     def ask(self, job: OpenJob, selection: Selection) -> timeline.TimelinePicture:
         return timeline.timeline_picture(job, selection, self._request)
 
-    def show(self, result: Any, same_place: bool) -> None:
-        picture: timeline.TimelinePicture = result
+    def show(self, picture: timeline.TimelinePicture, same_place: bool) -> None:
         if self.picture is None or self.picture.timeline is not picture.timeline:
             self._neighbours = Neighbours(picture.timeline)
         self.picture = picture
@@ -217,13 +215,9 @@ class LanesScreen(ZoomableChartScreen):
 
     def _waits_for_lanes(self, picture: timeline.TimelinePicture) -> bool:
         lane = self.lane
-        return (
-            lane is not None
-            and lane.task in picture.opened
-            and not any(
-                other.task == lane.task and (other.is_host or other.stream is not None) for other in picture.lanes
-            )
-        )
+        if lane is None or lane.task not in picture.opened:
+            return False
+        return not any(item.task == lane.task and (item.is_host or item.stream is not None) for item in picture.lanes)
 
     def cursor_rests(self) -> None:
         """Look up the event under the cursor, and draw names and unread data."""
@@ -342,9 +336,7 @@ class LanesScreen(ZoomableChartScreen):
 
     def event_row(self) -> Row | None:
         """Return the event under the cursor, a row of ``EVENT_COLUMNS``."""
-        if self.position.event is not None:
-            return self.position.event
-        return self.facts.row if self.facts is not None else None
+        return self.position.event or (self.facts.row if self.facts is not None else None)
 
     def event_here(self) -> EventKey | None:
         row = self.event_row()

@@ -51,8 +51,6 @@ def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
 
 
 _GAP = "  │  "
-_DETAILS_WIDTH = 52
-"""Width of the details next to the drawing on a wide terminal, cells."""
 
 
 class NcclCallsScreen(EventRowsScreen):
@@ -134,10 +132,13 @@ class CollectivesScreen(TableScreen):
     """Return the drawing in lines of this many cells."""
 
     def draw(self) -> None:
-        lines = self.drawn_lines(self.size.width - (_DETAILS_WIDTH if self.has_class("-beside") else 0))
+        lines = self.drawn_lines(self.size.width - (52 if self.has_class("-beside") else 0))
         self.panel.category = "nccl"
         self.panel.show_lines(lines)
         self.panel.set_class(not lines, "-empty")
+
+    def row_changed(self) -> None:
+        self.draw()
 
     def on_resize(self) -> None:
         self.draw()
@@ -170,11 +171,9 @@ class CollectivesScreen(TableScreen):
             legend.append(f"{_LINK} {link.link}, nominal {_rate_words(link.rate)} a GPU and direction")
             level = rows[max(0, height - 1 - int(link.rate / ends[1] * height))]
             level[:] = "".join(level).replace(" ", _LINK)
-        return [
-            _TITLE.format(wait_words),
-            "  ".join(legend),
-            *framed([*map("".join, rows)], (curves[1], ends), width, (_size_words, _rate_words)),
-        ]
+        words = (lambda size: format_value(Unit.BYTES, round(size)), _rate_words)
+        chart = framed([*map("".join, rows)], (curves[1], ends), width, words)
+        return [_TITLE.format(wait_words), "  ".join(legend), *chart]
 
     def has_view(self, view: View) -> bool:
         """Return whether there is a log for its view."""
@@ -197,8 +196,7 @@ class NcclSizesScreen(CollectivesScreen):
         exact = (
             answer if self.by is NcclProperty.BYTES else bandwidth_by_size(job.session, selection, job.ranks, pairing)
         )
-        link = link_rate(selected_ranks(job.ranks, selection))
-        return answer, _curves_of(exact), link
+        return answer, _curves_of(exact), link_rate(selected_ranks(job.ranks, selection))
 
     def show(self, result: Any, same_place: bool) -> None:
         answer, self._curves, self._link = result
@@ -208,9 +206,6 @@ class NcclSizesScreen(CollectivesScreen):
 
     def empty_text(self, answer: Answer) -> str:
         return "no kernel here has a known message size\n" + super().empty_text(answer)
-
-    def row_changed(self) -> None:
-        self.draw()
 
     def row_category(self, values: Record) -> str | None:
         return "nccl"
@@ -243,8 +238,7 @@ class NcclSizesScreen(CollectivesScreen):
         return (*super().choices(), Choice.among("by", _SIZE_WORDS, self.by, lambda group: self.ask_with(by=group)))
 
     def open_row(self) -> None:
-        values = self.values()
-        if values:
+        if values := self.values():
             row = {NcclProperty.COLLECTIVE: values["collective"], self.by: values[_SIZE_KEYS[self.by]]}
             self.lay_over(NcclCallsScreen(KERNEL, row))
 
@@ -261,10 +255,6 @@ def _curves_of(exact: TableAnswer) -> dict[str, _Curve]:
 
 _MARKS = "●○■□▲△◆◇"
 _LINK = "┄"
-
-
-def _size_words(value: float) -> str:
-    return format_value(Unit.BYTES, round(value))
 
 
 _rate_words = partial(format_value, Unit.RATE)
@@ -306,8 +296,7 @@ class NcclScreen(CollectivesScreen):
         curves = None
         if self.app.size.height >= _TALL:
             sizes = bandwidth_by_size(job.session, selection, job.ranks, pairing)
-            link = link_rate(selected_ranks(job.ranks, selection))
-            curves = (_curves_of(sizes), link, _is_without_wait(sizes))
+            curves = (_curves_of(sizes), link_rate(selected_ranks(job.ranks, selection)), _is_without_wait(sizes))
         return has_kernels, what, answer, size_histogram(pairing, selection), curves
 
     def show(self, result: Any, same_place: bool) -> None:
@@ -316,9 +305,6 @@ class NcclScreen(CollectivesScreen):
         super().show(answer, same_place)
         self.draw()
         self.log_changed()
-
-    def row_changed(self) -> None:
-        self.draw()
 
     def draw(self) -> None:
         super().draw()
@@ -350,18 +336,14 @@ class NcclScreen(CollectivesScreen):
         return super().has_view(view) and (self._has_kernels or view.name != "nccl")
 
     def take_view(self, name: str, **options: str) -> None:
-        self.what = CALL if name == "nccl calls" else KERNEL
-        self._sort = None
-        if self.is_mounted:
-            self.job_changed()
+        self.ask_with(what=CALL if name == "nccl calls" else KERNEL, _sort=None)
 
     def choices(self) -> tuple[Choice, ...]:
         words = {group: group.value if group else "collective" for group in _GROUPS}
         return (*super().choices(), Choice.among("by", words, self.by, lambda group: self.ask_with(by=group)))
 
     def open_row(self) -> None:
-        values = self.values()
-        if values:
+        if values := self.values():
             row: dict[NcclProperty, Any] = {NcclProperty.COLLECTIVE: values["collective"]}
             if self.by is not None:
                 row[self.by] = values[COLUMNS[self.by].key]

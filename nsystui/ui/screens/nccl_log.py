@@ -145,7 +145,7 @@ class NcclLogScreen(FilteredTableScreen):
         parts += [self._remark] if self._remark else []
         self.query_one("#selection", SelectionLine).update(" · ".join(parts))
 
-    def _show_table(self, same_place: bool) -> None:
+    def _show_table(self, same_place: bool = False) -> None:
         self._tables = tables = self.nccl_log.tables
         if not tables:
             self.show_waiting()
@@ -192,7 +192,7 @@ class NcclLogScreen(FilteredTableScreen):
         def choose(index: int) -> None:
             self.name_of_table = names[index]
             self._sort = None
-            self._show_table(same_place=False)
+            self._show_table()
 
         return (*super().choices(), Choice("by", tuple(names), names.index(self.name_of_table), choose))
 
@@ -206,8 +206,7 @@ class NcclLogScreen(FilteredTableScreen):
         else:
             self.lay_over(NcclLogScreen(inside))
 
-    def show_filtered(self) -> None:
-        self._show_table(same_place=False)
+    show_filtered = _show_table
 
     def action_resume(self) -> None:
         if not self.explorer.read_log():
@@ -248,6 +247,4 @@ def log_note(log: LogState) -> str:
         return f"NCCL log: {summary}" if summary else "NCCL log: the view log shows its tables"
     moved = format_value(Unit.BYTES, log.moved)
     so_far = "" if log.is_over and not log.is_stopped else " so far"
-    ranks = counted(log.gpus, "rank")
-    summary = f"{counted(log.calls, 'call')} of {ranks}, {moved}{so_far}"
-    return f"NCCL log (view log): {summary}"
+    return f"NCCL log (view log): {counted(log.calls, 'call')} of {counted(log.gpus, 'rank')}, {moved}{so_far}"

@@ -332,8 +332,7 @@ class NvtxScreen(OutlineScreen[Node]):
         rows = outline.tree.rows_around(shown, matches)
         order = range(len(matches)) if direction > 0 else range(len(matches) - 1, -1, -1)
         candidates = (i for i in order if (rows[i] - cursor_row) * direction > 0 or matches[i] not in shown)
-        index = next(candidates, order[0])
-        self.rows_changed(outline.reveal(matches[index]))
+        self.rows_changed(outline.reveal(matches[next(candidates, order[0])]))
 
 
 _FOLDING_WORDS = {
@@ -341,10 +340,6 @@ _FOLDING_WORDS = {
     Folding.NONE: "numbered names one by one",
     Folding.ALL: "modules of all layers in one row",
 }
-
-
-_OPEN_LEVELS = 3
-"""Maximum levels open at first."""
 
 
 def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
@@ -359,7 +354,7 @@ def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
     opened: set[int] = set()
     nodes = [node for node in roots if node.kind is NodeKind.PATH]
     total = sum(map(time, nodes))
-    for _ in range(_OPEN_LEVELS):
+    for _ in range(3):
         if not nodes or not time(nodes[0]) or 4 * time(nodes[0]) < total:
             break
         first, total = nodes[0], time(nodes[0])

@@ -36,8 +36,7 @@ async def show_ncu_commands(screen: ExportingScreen, question: NcuQuestion | str
     if isinstance(question, str):
         screen.say(question)
         return
-    commands = await to_thread(question, job)
-    if commands:
+    if commands := await to_thread(question, job):
         screen.lay_over(NcuScreen(commands))
     else:
         screen.say("there is no kernel here")

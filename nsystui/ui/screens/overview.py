@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from textual import events, on
 from textual.containers import Container
@@ -38,17 +38,12 @@ _ROOMY = 30
 """The minimum terminal height for a second line of facts."""
 
 _TALL = 34
-_STRIP_LINES = 3
-"""Lines of the strip over time, if the terminal has at least ``_TALL`` lines."""
 
 _WIDE = 118
 _FEW_RANKS = 3
 """On a terminal of ``_WIDE`` columns, a table of more ranks may be next to the kernels."""
 
 _FINDINGS_LABEL = "Findings  "
-
-_FINDINGS_LINES = 3
-"""Visible findings on 24 lines; one more or fewer for every three lines."""
 
 _FRAME = 3
 """Lines of the title, the selection and the keys."""
@@ -59,10 +54,6 @@ _ABOVE_ROWS = 2
 _KERNEL_LINES = 7
 _MIN_KERNEL_LINES = 4
 """The minimum lines of the kernels, without and with findings, for any number of ranks."""
-
-_MIN_REMARKS = 3
-_MAX_REMARKS = 8
-"""The minimum lines of remarks, even if the tables are full, and the maximum."""
 
 
 class OverviewScreen(TablesScreen):
@@ -161,8 +152,7 @@ class OverviewScreen(TablesScreen):
             self._show_head(self.picture)  # a file may have failed
         self.seek_findings()
 
-    def show(self, result: Any, same_place: bool) -> None:
-        picture: OverviewPicture = result
+    def show(self, picture: OverviewPicture, same_place: bool) -> None:
         same_place = self._seen == self.selection  # also if only the width of the strip has changed
         self.picture, self._seen = picture, self.selection
         self._show_ranks(same_place)
@@ -189,16 +179,14 @@ class OverviewScreen(TablesScreen):
         width, height = self.app.size
         so_far = self.explorer.loading_now or not self.question.is_settled
         about, facts = words.title_and_facts(picture.facts, width, so_far, 2 if height >= _ROOMY else 1)
-        rows = _STRIP_LINES if height >= _TALL else int(height >= _LOW)
+        rows = 3 if height >= _TALL else int(height >= _LOW)
         idle = self.idle if self._is_idle_known else None
         lines = [*facts, *words.time_lines(picture, idle, self.findings.triage, width, rows, not self.app.no_color)]
         room = height - _FRAME - len(lines) - self.findings_lines() - len(self._summary())
         free_lines = room - (len(picture.tasks) + _ABOVE_ROWS) - max(len(picture.kernels) + _ABOVE_ROWS, _KERNEL_LINES)
         # Room for a title, headings and two ranks on the smallest terminal.
-        min_remarks = min(_MIN_REMARKS, room - (self._kernel_lines() + _ABOVE_ROWS + min(len(picture.tasks), 2)))
-        remarks = words.remark_lines(
-            picture, self.explorer.files.values(), width, min(max(free_lines, min_remarks), _MAX_REMARKS)
-        )
+        min_remarks = min(3, room - (self._kernel_lines() + _ABOVE_ROWS + min(len(picture.tasks), 2)))
+        remarks = words.remark_lines(picture, self.explorer.files.values(), width, min(max(free_lines, min_remarks), 8))
         self._title_and_head = about, [*lines, *remarks]
         self.show_title(about=about)
         self.head.show_lines(self._title_and_head[1])
@@ -323,7 +311,7 @@ class OverviewScreen(TablesScreen):
         """Return the number of lines of the findings, or of their status."""
         if not self.findings.display:
             return int(bool(self.findings.status))
-        limit = max(1, _FINDINGS_LINES + (self.app.size.height - 24) // 3)
+        limit = max(1, 3 + (self.app.size.height - 24) // 3)
         return 1 + max(1, min(self.findings.row_count, limit))
 
     def _summary(self) -> list[list[TextPart]]:
@@ -390,7 +378,7 @@ class OverviewScreen(TablesScreen):
         )
 
     @property
-    def table(self) -> WindowTable:
+    def table(self) -> WindowTable:  # type: ignore[override]
         """The table that has the focus."""
         return next((table for table in self._tables() if table is self.focused), self.ranks)
 
@@ -425,8 +413,7 @@ class OverviewScreen(TablesScreen):
 
     @on(SortRequested)
     def _sort_requested(self, message: SortRequested) -> None:
-        answer = message.table.answer
-        if answer is not None:
+        if (answer := message.table.answer) is not None:
             self._sorted[answer.name] = (message.key, message.descending)
             self._put(message.table, answer, keep_cursor=False)
 
@@ -440,8 +427,7 @@ class OverviewScreen(TablesScreen):
             self._open_finding()
         elif message.table is self.ranks:
             rank = self.ranks.current_values.get("rank")
-            tasks = frozenset(item.task for item in self.picture.ranks if item.rank == rank)
-            if tasks:
+            if tasks := frozenset(item.task for item in self.picture.ranks if item.rank == rank):
                 await self.explorer.go("kernels", self.selection.with_tasks(tasks))
         elif self.picture.spent is None:
             label = self.kernels.current_values.get("what")

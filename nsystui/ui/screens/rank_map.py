@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -27,8 +26,6 @@ from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 _DEFAULT_FIGURE = "exposed NCCL"
 """The figure that shows odd ranks: the rank that delays all other ranks has the lowest value."""
-_MAX_HEIGHT = 4
-"""The maximum lines of a rank, on a map of few ranks."""
 _ODD, _MIN_ODD = 3.5, 0.2
 """An odd rank is further from the median than these multiples of the typical distance, and of the median."""
 
@@ -117,8 +114,7 @@ class RankMapScreen(ChartScreen):
         groups = rank_map.grouped(request.lines)
         return _Picture(rank_map, groups, rank_map.merged(groups, request.merge), figures, window)
 
-    def show(self, result: Any, same_place: bool) -> None:
-        picture: _Picture = result
+    def show(self, picture: _Picture, same_place: bool) -> None:
         self._picture = picture
         rank_map = picture.shown
         if not picture.groups:
@@ -129,7 +125,7 @@ class RankMapScreen(ChartScreen):
         heights = scaled(picture.merged, rank_map.is_of_steps)
         lines = max(1, self.app.size.height - _FRAME)
         halves = len(picture.groups) > lines
-        height = max(1, min(lines // len(picture.groups), _MAX_HEIGHT))
+        height = max(1, min(lines // len(picture.groups), 4))
         lanes = [
             Lane(_label(group), row, value, _CATEGORIES.get(rank_map.figure, "metric"), height=height)
             for group, row, value in zip(picture.groups, heights.tolist(), _value_labels(picture), strict=True)
@@ -179,9 +175,7 @@ class RankMapScreen(ChartScreen):
         return "step map" if self._of_steps else "map"
 
     def take_view(self, name: str, **options: str) -> None:
-        self._of_steps = name == "step map"
-        if self.is_mounted:
-            self.job_changed()
+        self.ask_with(_of_steps=name == "step map")
 
     def choices(self) -> tuple[Choice, ...]:
         picture, choices = self._picture, list(super().choices())

@@ -126,8 +126,7 @@ class RecipeMapScreen(ChartScreen):
     def ask(self, job: OpenJob, selection: Selection) -> RecipeMap:
         return draw_map(self.recipe, job, selection, replace(self.recipe.defaults(), bins=self._bins))
 
-    def show(self, result: Any, same_place: bool) -> None:
-        recipe_map: RecipeMap = result
+    def show(self, recipe_map: RecipeMap, same_place: bool) -> None:
         self._map = recipe_map
         if not recipe_map.lines:
             self.show_empty("\n".join(recipe_map.notes) or "nothing in the selection")
@@ -141,10 +140,9 @@ class RecipeMapScreen(ChartScreen):
         if recipe_map is None or not recipe_map.lines:
             return
         figure = recipe_map.figures[self.figure]
-        rows = recipe_map.shares(self.figure)
         lanes = [
             Lane(line.label, row.tolist(), figure.words(line.mean(self.figure)), figure.category)
-            for line, row in zip(recipe_map.lines, rows, strict=True)
+            for line, row in zip(recipe_map.lines, recipe_map.shares(self.figure), strict=True)
         ]
         self.chart.set_lanes(lanes, recipe_map.window.start, recipe_map.window.end)
         self.show_title(right=f"{figure.title} · {self.figure + 1} of {len(recipe_map.figures)} metrics")

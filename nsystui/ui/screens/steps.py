@@ -55,7 +55,6 @@ _LEGEND = {
     "cpu": "blocked by host functions", "idle": "",  # named by its largest part
 }  # fmt: skip
 _IDLE = [index for index, part in enumerate(PARTS) if _COLOURS[part] == "idle"]
-_OTHER_SUMS = ("GPU busy", "GPU idle", "without compute")
 _TREE = {
     **{label: f"  {label}" for label in LABELS.values()},
     **{label: f"    {label.partition(': ')[2]}" for label in (*NCCL_LABELS.values(), SEND_AND_RECEIVE)},
@@ -91,7 +90,8 @@ class StepsScreen(GroupedViewsScreen):
         answered: Any = super().ask(job, selection)
         view, answer = answered
         if answer.columns[0].key == "part":  # the tree has only rows that add up
-            answer = replace(answer, rows=[row for row in answer.rows if row[0] not in _OTHER_SUMS])
+            others = ("GPU busy", "GPU idle", "without compute")
+            answer = replace(answer, rows=[row for row in answer.rows if row[0] not in others])
         steps, tasks = job.steps(), {rank.task for rank in selected_ranks(job.ranks, selection)}
         task_times = [times for task, times in step_times(steps, selection.window).items() if task in tasks]
         if not task_times:

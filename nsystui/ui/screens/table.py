@@ -48,10 +48,8 @@ _FRAME, _DETAIL_LINES = 8, 6
 class TablesScreen(JobScreen):
     """A screen with tables; the active ``table`` receives the keys for rows and their order."""
 
-    @property
-    def table(self) -> WindowTable:
-        """The active table."""
-        raise NotImplementedError
+    table: WindowTable
+    """The active table."""
 
     def keeps(self, key: str) -> bool:
         """Return whether a key must wait, also for a row being read; keys that move wait only without rows."""
@@ -122,12 +120,8 @@ class TableScreen(TablesScreen):
     _sort: tuple[str, bool] | None = None
     _asks_context = False
 
-    @property
-    def table(self) -> WindowTable:
-        return self._table
-
     def body(self) -> Iterable[Widget]:
-        self._table = WindowTable(
+        self.table = WindowTable(
             id="table",
             elastic=self.ELASTIC,
             row_style=self.row_category,
@@ -170,9 +164,8 @@ class TableScreen(TablesScreen):
         """Return the category that colours a row's name, from its values by key."""
         return None
 
-    def show(self, result: Any, same_place: bool) -> None:
+    def show(self, answer: Answer, same_place: bool) -> None:
         """Show the answer in the user's order, else in its natural order."""
-        answer: Answer = result
         if self._sort is not None and any(column.key == self._sort[0] for column in answer.columns):
             answer = answer.sorted_by(*self._sort)
         else:
@@ -207,8 +200,7 @@ class TableScreen(TablesScreen):
         self.table.refresh_rows()
 
     def show_count(self) -> None:
-        answer = self.table.answer
-        if answer is not None:
+        if (answer := self.table.answer) is not None:
             total = answer.total if answer.total is not None else len(answer)
             self.show_title(right=f"{len(answer):,} of {total:,} {self.counted()}")
 
@@ -376,11 +368,8 @@ class ViewsScreen(TableScreen):
         return [view for view in views_of(MODE_OF[self.MODE_KEY]) if view.screen == self.SCREEN]
 
     def take_view(self, name: str, **options: str) -> None:
-        self.view = next(view for view in self._views_here() if view.name == name)
-        self._sort = None
         self.options |= options
-        if self.is_mounted:
-            self.job_changed()
+        self.ask_with(view=next(view for view in self._views_here() if view.name == name), _sort=None)
 
 
 class GroupedViewsScreen(ViewsScreen):
@@ -400,8 +389,7 @@ class GroupedViewsScreen(ViewsScreen):
     def ask(self, job: OpenJob, selection: Selection) -> tuple[View, Answer]:
         view = self.view
         groups = self.BY.get(view.name)
-        options = dict(groups[self.grouping.get(view.name, 0)][1]) if groups else {}
-        return view, view.ask(job, selection, options)
+        return view, view.ask(job, selection, dict(groups[self.grouping.get(view.name, 0)][1]) if groups else {})
 
     def show(self, result: Any, same_place: bool) -> None:
         view, answer = result

@@ -175,8 +175,7 @@ class TimelineScreen(LanesScreen):
             self.action_open_rank()
             return
         facts, interval = self.facts, self.facts.interval if self.facts is not None else None
-        row = self.position.event or (facts.row if facts is not None else None)
-        if row is not None:
+        if (row := self.event_row()) is not None:
             show_event(self.explorer, key_of(row))
         elif facts is None:
             self.opens = self.target
@@ -277,8 +276,7 @@ class TimelineScreen(LanesScreen):
             match = matches.next_to(time, lane, forward)
             return (match, False) if match is not None else (matches.next_to(edge, None, forward), True)
 
-        result = await self._find_match(find)
-        if result is not None:
+        if (result := await self._find_match(find)) is not None:
             match, is_wrapped = result
             self._show_match(match)
             if is_wrapped and match is not None:
@@ -378,5 +376,4 @@ class TimelineScreen(LanesScreen):
         key = self.event_here()
         show_ncu_commands(self, no_event if key is None else ncu_of_event(key))
 
-    def action_trace(self) -> None:
-        export_trace(self)
+    action_trace = export_trace

@@ -98,8 +98,7 @@ class TextLine(Widget):
 
 
 def _part_at(parts: Iterable[str], x: int) -> int | None:
-    edges = accumulate(map(width_of, parts))
-    return next((index for index, edge in enumerate(edges) if 0 <= x < edge), None)
+    return next((index for index, edge in enumerate(accumulate(map(width_of, parts))) if 0 <= x < edge), None)
 
 
 def _fit_phrases(text: str, room: int) -> str:
@@ -135,19 +134,15 @@ class StatusText(TextLine):
 
     DEFAULT_CSS = "StatusText > .status-text--status { color: $foreground 75%; }"
 
+    status = ""
+    """The newest status, perhaps not shown yet."""
     _text = ""
-    _status = ""
     _shown_at = -UPDATE_INTERVAL
     _status_timer: Timer | None = None
 
-    @property
-    def status(self) -> str:
-        """The newest status, perhaps not shown yet."""
-        return self._status
-
     def set_status(self, status: str, at_once: bool = False) -> None:
         """Show ``status`` at the right, at most twice a second, except ``at_once`` and empty texts."""
-        self._status = safe_text(status)
+        self.status = safe_text(status)
         wait = self._shown_at + UPDATE_INTERVAL - time.monotonic()
         if at_once or not status or wait <= 0 or not self.is_attached:
             self._show()
@@ -159,7 +154,7 @@ class StatusText(TextLine):
             self._status_timer.stop()
             self._status_timer = None
         self._shown_at = time.monotonic()
-        right = [(self._status, "status-text--status")] if self._status else []
+        right = [(self.status, "status-text--status")] if self.status else []
         self.show_parts([(self._text, "")] if self._text else [], right)
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
@@ -262,8 +257,7 @@ class SelectionLine(TextLine):
 
     def on_click(self, event: events.Click) -> None:
         parts = [part for crumb in self._selection.split(CRUMB_GAP) for part in (crumb, CRUMB_GAP)]
-        index = _part_at(parts[:-1], event.x)
-        if index is not None:
+        if (index := _part_at(parts[:-1], event.x)) is not None:
             self.post_message(self.CrumbClicked((index + 1) // 2))
 
 
@@ -320,8 +314,7 @@ class KeyLine(TextLine):
 
     def on_click(self, event: events.Click) -> None:
         parts, _ = self.parts_for(self.size.width)
-        index = _part_at((text for text, _ in parts), event.x)
-        if index is not None:
+        if (index := _part_at((text for text, _ in parts), event.x)) is not None:
             text, name = parts[index]
             key = text if name == "key-line--key" else parts[index - 1][0] if index else ""
             self.app.simulate_key(textual_key(key))

@@ -75,8 +75,6 @@ class LaneChart(TimeChart):
     class Scrolled(Message):
         """Posted when other lanes are in sight."""
 
-        chart: LaneChart
-
         def can_replace(self, message: Message) -> bool:
             """Keep only the newest message in the queue."""
             return isinstance(message, LaneChart.Scrolled)
@@ -85,7 +83,6 @@ class LaneChart(TimeChart):
     class Pointed(Message):
         """Posted for a press on a lane (``None``: the axis), or a drag from column ``first``."""
 
-        chart: LaneChart
         lane: int | None
         column: int
         first: int | None = None
@@ -134,7 +131,7 @@ class LaneChart(TimeChart):
         self._mark = mark
         self._put_cursor(lane, column)
         if self._window.top != top and self.is_attached:
-            self.post_message(self.Scrolled(self))
+            self.post_message(self.Scrolled())
 
     def _put_cursor(self, lane: int, column: int) -> None:
         self.set_reactive(TimeChart.cursor_lane, self.validate_cursor_lane(lane))
@@ -146,13 +143,13 @@ class LaneChart(TimeChart):
     def on_resize(self) -> None:
         """Let the screen compute columns for the new width (0 before the first layout)."""
         self.fit_window()
-        self.post_message(self.Scrolled(self))
+        self.post_message(self.Scrolled())
 
     def point(self, lane: int | None, column: int) -> None:
-        self.post_message(self.Pointed(self, lane, column))
+        self.post_message(self.Pointed(lane, column))
 
     def drag(self, first: int, column: int) -> None:
-        self.post_message(self.Pointed(self, None, column, first))
+        self.post_message(self.Pointed(None, column, first))
 
     def rows_of(self, lane: int) -> tuple[int, int]:
         if not self._heights:

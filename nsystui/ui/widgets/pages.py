@@ -10,17 +10,11 @@ from textual.widget import Widget
 
 from nsystui.base.answer import FILES_ONLY, PLACES, Answer, Row, TableAnswer, Unit
 
-PAGE_ROWS = 200
-"""Rows read at a time: several screens, and still a short query."""
-
-MAX_PAGES = 32
-"""Pages kept (6,400 rows): paging back and forth needs no query, and memory stays small."""
-
 
 class PageCache:
     """The pages of an answer, numbered from 0; the least recently used are evicted."""
 
-    def __init__(self, answer: Answer, page_rows: int = PAGE_ROWS, max_pages: int = MAX_PAGES) -> None:
+    def __init__(self, answer: Answer, page_rows: int = 200, max_pages: int = 32) -> None:
         self.answer = answer
         self.page_rows = page_rows
         self._max_pages = max_pages
@@ -91,8 +85,6 @@ class PageCache:
             self._pages.popitem(last=False)
 
 
-_MAX_COMPARED = 100_000
-"""The same row is searched among at most this many rows."""
 _IDENTIFYING = (Unit.NUMBER, *PLACES, Unit.TEXT, Unit.TIME)
 """Units of columns that identify a row, most distinctive first: numbers of ranks and streams, names, times."""
 
@@ -104,7 +96,7 @@ def same_row(before: Answer | None, number: int, after: Answer) -> int | None:
     """
     if not isinstance(before, TableAnswer) or not isinstance(after, TableAnswer) or number >= len(before):
         return None
-    if max(len(before), len(after)) > _MAX_COMPARED:
+    if max(len(before), len(after)) > 100_000:
         return None
 
     def rank(index: int) -> int:

@@ -167,8 +167,7 @@ class PlainLines(Widget):
 
     def render_line(self, y: int) -> Strip:
         text = self.lines[y] if y < len(self.lines) else ""
-        line = fit(self._border + text, self.size.width)
-        return Strip([Segment(line, self.line_style(y))], self.size.width)
+        return Strip([Segment(fit(self._border + text, self.size.width), self.line_style(y))], self.size.width)
 
     def line_style(self, y: int) -> Style:
         return self.rich_style
@@ -195,10 +194,6 @@ class SidePanel(CategoryWidget, PlainLines):
         )
 
 
-_MAX_FLAT = 8
-"""Height up to which a pane has a line per paragraph; taller panes have a line per fact."""
-
-
 class DetailPane(PlainLines):
     """The details of the cursor's row and its doors, arranged for the pane's size."""
 
@@ -219,16 +214,13 @@ class DetailPane(PlainLines):
         self._details, self._doors = [facts for facts in details if any(facts)], doors
         self._lay_out()
 
-    def on_resize(self) -> None:
-        self._lay_out()
-
     def line_style(self, y: int) -> Style:
         """Return bold for the name, on the first line."""
         return self.rich_style if y else self.get_component_rich_style("detail-pane--name")
 
     def _lay_out(self) -> None:
         width, height = self.size
-        is_tall = height > _MAX_FLAT
+        is_tall = height > 8
         self._border = "│ " if is_tall else "  "
         width -= len(self._border)
         if width < 1 or not self._details:
@@ -243,6 +235,8 @@ class DetailPane(PlainLines):
             doors = [self._doors] if self._doors and height > 2 else []
             lines = [*fill(self._details, width, max(height - len(doors), 1)), *doors]
         self.show_lines(lines)
+
+    on_resize = _lay_out
 
 
 def fill(details: Sequence[Sequence[str]], width: int, room: int) -> list[str]:

@@ -36,8 +36,7 @@ def blocks(bins: Sequence[float], width: int) -> str:
 def _largest(bins: Sequence[float], column: int, width: int) -> float:
     first = column * len(bins) // width
     covered = bins[first : max(first + 1, (column + 1) * len(bins) // width)]
-    values = [value for value in covered if not math.isnan(value)]
-    return max(values, default=math.nan)
+    return max([value for value in covered if not math.isnan(value)], default=math.nan)
 
 
 def _block(value: float) -> str:
@@ -138,8 +137,7 @@ def stacked_bar(parts: Sequence[tuple[str, float]], full: float, width: int) -> 
 def tick_line(ticks: Sequence[tuple[int, str]], width: int) -> str:
     """Return labels after tick marks in their columns, without labels that would touch the next tick."""
     line = [" "] * width
-    ends = [column for column, _ in ticks[1:]] + [width + 1]
-    for (column, label), end in zip(ticks, ends, strict=True):
+    for (column, label), end in zip(ticks, [column for column, _ in ticks[1:]] + [width + 1], strict=True):
         if not 0 <= column < width:
             continue
         text = TICK + label if column + 1 + len(label) < end else TICK

@@ -133,8 +133,7 @@ class LinePrompt(Widget):
         self.remove_class("-understood")
         self.add_class("-failed")
 
-    def action_cancel(self) -> None:
-        self.close()
+    action_cancel = close
 
     @on(Input.Submitted)
     def _submit(self, event: Input.Submitted) -> None:

@@ -61,11 +61,6 @@ class ThrottledScreen(Screen[_Result]):
         if self.is_active:
             self.app.push_screen(screen, then)
 
-    def leave(self) -> None:
-        """Return to the screen below, if this screen is active and over another."""
-        if self.is_active and len(self.app.screen_stack) > 1:
-            self.app.pop_screen()
-
     def dismiss(self, result: _Result | None = None) -> AwaitComplete:
         """Close with a result, only once even if the key repeats."""
         return super().dismiss(result) if self.is_active else AwaitComplete()

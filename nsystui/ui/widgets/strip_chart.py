@@ -23,9 +23,6 @@ from nsystui.ui.widgets.time_chart import CURSOR_ROWS, REVERSE, TimeChart, Words
 _MIN_ROWS, _MAX_ROWS = 5, 16
 """Rows of a still chart with one lane: at least its label and four notes."""
 
-CROSSHAIR_ROWS = 3
-"""Up to this many rows, the cursor crosses all lanes; with more, the current lane."""
-
 
 @dataclass(frozen=True)
 class Lane:
@@ -85,13 +82,9 @@ class StripChart(TimeChart):
     class Resized(Message):
         """Posted when the chart has another size, or is shown again."""
 
-        chart: StripChart
-
     @dataclass
     class Selected(Message):
         """Posted on Enter; the screen may read ``span_times`` or ``cursor_times``."""
-
-        chart: StripChart
 
     def __init__(
         self,
@@ -220,7 +213,7 @@ class StripChart(TimeChart):
 
     def action_select(self) -> None:
         if self.lanes:
-            self.post_message(self.Selected(self))
+            self.post_message(self.Selected())
 
     def point(self, lane: int | None, column: int) -> None:
         """Put the cursor at the pressed position, and remove the marked span."""
@@ -238,7 +231,7 @@ class StripChart(TimeChart):
     def on_resize(self) -> None:
         if not self.size.width:  # the chart is hidden
             return
-        self.post_message(self.Resized(self))
+        self.post_message(self.Resized())
         width, before = self.chart_width, self._width
         if width == before:
             return
@@ -291,9 +284,8 @@ class StripChart(TimeChart):
             cached = self._drawn[lane, part] = (width, *self._draw(lane, part, width))
         _, cells, styles = cached
         column = self.cursor_column
-        height = self.lanes[lane].height
-        has_cursor = self.is_current(lane) and part >= height - CURSOR_ROWS
-        has_cursor |= len(self._row_parts) <= CROSSHAIR_ROWS
+        has_cursor = self.is_current(lane) and part >= self.lanes[lane].height - CURSOR_ROWS
+        has_cursor |= len(self._row_parts) <= 3
         if not self.HAS_CURSOR or not has_cursor or column >= width:
             return cells, styles
         styles = [*styles]

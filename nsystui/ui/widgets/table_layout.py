@@ -29,9 +29,6 @@ its natural width."""
 NAME_MOST = 0.6
 """The elastic column's share if it is prose, or names of kernels would look alike in less."""
 
-TEXT_WANTED = 24
-"""The most cells of another text column, unless there is spare room."""
-
 TEXT_KEPT = 14
 """Cells that a text column keeps while numbers can leave."""
 
@@ -133,15 +130,9 @@ def place_columns(
     """
     widths = _wanted(measures, width, elastic)
     bars = {index: BAR_WIDTH + 1 for index in widths if measures[index].column.has_bar}
-
-    def may_leave(index: int) -> bool:
-        column = measures[index].column
-        return column.importance > 0 and column.key != sorted_key and index != elastic
-
-    def stay_order(index: int) -> tuple[bool, int, int]:
-        return not measures[index].is_empty, -measures[index].column.importance, -index
-
-    for index in sorted(filter(may_leave, widths), key=stay_order):
+    columns = [measure.column for measure in measures]
+    others = [n for n in widths if columns[n].importance > 0 and columns[n].key != sorted_key and n != elastic]
+    for index in sorted(others, key=lambda n: (not measures[n].is_empty, -columns[n].importance, -n)):
         if _used(widths, bars) <= width:
             break
         del widths[index]
@@ -160,12 +151,11 @@ def _wanted(measures: Sequence[ColumnMeasure], width: int, elastic: int | None) 
     """Return the natural widths of columns by index; texts have less if they can be cut."""
     distinctive = measures[elastic].telling if elastic is not None else ()
     share = NAME_MOST if elastic is not None and measures[elastic].column.is_prose else NAME_SHARE
-    needed = (cells for cells in distinctive if cells <= width * NAME_MOST)
-    name_room = max(NAME_MINIMUM, int(width * share), *needed)
+    name_room = max(NAME_MINIMUM, int(width * share), *(cells for cells in distinctive if cells <= width * NAME_MOST))
     widths = {index: item.natural for index, item in enumerate(measures) if item.column.importance < FILES_ONLY}
     for index in widths:
         if measures[index].is_text:
-            widths[index] = min(widths[index], name_room if index == elastic else TEXT_WANTED)
+            widths[index] = min(widths[index], name_room if index == elastic else 24)
     return widths
 
 
@@ -234,10 +224,6 @@ def letters_of(words: Mapping[str, str], reserved: str) -> dict[str, str]:
     return letters
 
 
-PAN_STEP = 16
-"""Characters by which cut names move."""
-
-
 class TableLayout:
     """The columns of one answer; the text column ``elastic``, by default the last, gets spare room."""
 
@@ -301,7 +287,7 @@ class TableLayout:
             return False
         width = next((placed.width for placed in self.placed if placed.index == self.elastic), 0)
         max_pan = max(0, self.measures[self.elastic].widest - width + 1)
-        before, self.pan = self.pan, max(0, min(self.pan + steps * PAN_STEP, max_pan))
+        before, self.pan = self.pan, max(0, min(self.pan + steps * 16, max_pan))
         return self.pan != before
 
     def heading_pieces(

@@ -29,9 +29,6 @@ CURSOR_ROWS = 3
 """The number of lowest rows of a high lane that show the cursor; each costs some bytes per step."""
 REVERSE = Style(reverse=True)
 
-_NEAR = 8
-"""Distance of changed cells below which the cells between them are painted, too."""
-
 
 Words = tuple[tuple[str, Style], ...]
 
@@ -128,9 +125,8 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
 
     @dataclass
     class Wheel(Message):
-        """Posted when the wheel turns at a column of ``chart``: zoom in (1) or out (-1)."""
+        """Posted when the wheel turns at a column: zoom in (1) or out (-1)."""
 
-        chart: TimeChart
         direction: int
         column: int
 
@@ -168,11 +164,11 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         event.stop()
-        self.post_message(self.Wheel(self, 1, self.column_at(event.x)))
+        self.post_message(self.Wheel(1, self.column_at(event.x)))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         event.stop()
-        self.post_message(self.Wheel(self, -1, self.column_at(event.x)))
+        self.post_message(self.Wheel(-1, self.column_at(event.x)))
 
     @property
     def chart_width(self) -> int:
@@ -246,7 +242,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         spans = [(0, self._left)] if old.label != new.label else []
         runs: list[list[int]] = []
         for column in columns:
-            if runs and column - runs[-1][1] < _NEAR:
+            if runs and column - runs[-1][1] < 8:
                 runs[-1][1] = column
             else:
                 runs.append([column, column])

@@ -34,14 +34,9 @@ _LETTER_STYLE = Style(reverse=True)
 
 @dataclass
 class TableMessage(Message, namespace="window_table"):
-    """A message from ``table``; ``@on(WindowTable.RowSelected, "#kernels")`` selects by its id."""
+    """A message from ``table``."""
 
     table: WindowTable
-
-    @property
-    def control(self) -> WindowTable:
-        """The table, for Textual's selectors."""
-        return self.table
 
 
 @dataclass
@@ -146,12 +141,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     _requested_order: tuple[str, bool] | None = None  # perhaps not sorted yet
     _draw_timer: Timer | None = None
     _room = (0, 0)  # width and rows of the last layout
-
-    # The messages of a table.
-    RowHighlighted = RowHighlighted
-    RowSelected = RowSelected
-    SortRequested = SortRequested
-    PageFailed = PageFailed
 
     def __init__(
         self,
@@ -315,7 +304,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def _request_order(self, key: str, descending: bool) -> None:
         self._requested_order = (key, descending)
-        self.post_message(self.SortRequested(self, key, descending))
+        self.post_message(SortRequested(self, key, descending))
 
     def row_at(self, index: int) -> Row | None:
         """Return a row, or ``None`` if missing or (``background``) its page has not arrived."""
@@ -343,7 +332,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def _post_failure(self, error: Exception) -> None:
         # Not immediately: during a repaint, Textual takes the screen for the sender and does not notify it.
-        self.call_next(lambda: self.post_message(self.PageFailed(self, error)))
+        self.call_next(lambda: self.post_message(PageFailed(self, error)))
 
     def validate_cursor_row(self, row: int) -> int:
         return self._window.clamp(row)
@@ -398,13 +387,13 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def _announce(self) -> None:
         if self.row_count and self.is_attached:
-            self.post_message(self.RowHighlighted(self, self.cursor_row))
+            self.post_message(RowHighlighted(self, self.cursor_row))
             self._select()
 
     def _select(self) -> None:
         if self._is_selecting and self.current_row is not None:
             self._is_selecting = False
-            self.post_message(self.RowSelected(self, self.cursor_row))
+            self.post_message(RowSelected(self, self.cursor_row))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Let keys in ``free_keys`` fall through to the screen: each action's first parameter is its key."""
@@ -436,8 +425,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         if line < 0:
             return
         if line == 0:
-            key = self._table.column_at(event.x - len(MARKER))
-            if key is not None:
+            if (key := self._table.column_at(event.x - len(MARKER))) is not None:
                 self._sort_or_reverse(key)
         elif row < self.row_count:
             if row == self.cursor_row:

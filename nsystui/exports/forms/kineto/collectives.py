@@ -27,7 +27,6 @@ _FUNCTIONS = (
 # PyTorch's "rank" is the root of _ROOTED calls, and the peer of _BETWEEN_TWO calls.
 _ROOTED = frozenset({"ncclReduce", "ncclBroadcast", "ncclGather", "ncclScatter"})
 _BETWEEN_TWO = frozenset({"ncclSend", "ncclRecv"})
-_BROADCASTS_OF_IDS = "broadcastuniquencclid"
 
 _DATATYPES = {
     "Byte": ("uint8", 1), "Char": ("int8", 1), "Bool": ("bool", 1), "Short": ("int16", 2), "UInt16": ("uint16", 2),
@@ -50,7 +49,7 @@ class Collective:
 def collective_of(arguments: Mapping[str, Any]) -> Collective | None:
     """Return the call in a ``record_param_comms``; ``None`` if it moves no data, such as ``wait``."""
     spelled = str(arguments.get("Collective name", "")).replace("_", "").replace(" ", "").lower()
-    if spelled.startswith(_BROADCASTS_OF_IDS):
+    if spelled.startswith("broadcastuniquencclid"):
         return None
     match = next(((name, counts) for start, name, counts in _FUNCTIONS if spelled.startswith(start)), None)
     if match is None:

@@ -15,7 +15,6 @@ TRACE: Final = "PyTorch profiler trace"
 MACHINE: Final = 1 << 48
 """The machine's bits of a process id, as in every export seen."""
 
-_SCHEMA_VERSION: Final = "3.28.1"
 # A time before 2001 counts from the start of the machine, not from 1970.
 _LEAST_UTC, _MOST_UTC = 10**18, 10**19
 _GPU_WORK: Final = "start end globalPid deviceId contextId greenContextId streamId correlationId"
@@ -138,7 +137,7 @@ class TraceExport:
         self.add("META_DATA_CAPTURE", "CUDA_GRAPH_TRACE_OPTIONS:MODE", "Node")
         # Without a version of nsys, which was not used.
         self.add("META_DATA_EXPORT", MADE_OF, TRACE)
-        self.add("META_DATA_EXPORT", "EXPORT_SCHEMA_VERSION", _SCHEMA_VERSION)
+        self.add("META_DATA_EXPORT", "EXPORT_SCHEMA_VERSION", "3.28.1")
         self.add("META_DATA_EXPORT", "EXPORT_PARAM_INCLUDE_JSON", "true")
         self.add("META_DATA_EXPORT", "EXPORT_PARAM_INCLUDE_BLOBS", "false")
 

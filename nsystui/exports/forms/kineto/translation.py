@@ -20,9 +20,6 @@ from nsystui.exports.metadata import pid_of, process_id
 from nsystui.exports.schema import EARLIEST
 from nsystui.exports.sources.gpu import MEMORY_KINDS
 
-_FIRST_EVENTS: Final = 20_000
-"""Events read to find the process and the first time, before any event is written."""
-_ROWS_AT_ONCE: Final = 50_000
 _MOST_IDS: Final = 1 << 24
 """Numbers of processes and threads have 24 bits in an export."""
 
@@ -51,9 +48,6 @@ _MEMORY_KINDS: Final = {name: number for number, name in MEMORY_KINDS.items()}
 _COPY = re.compile(r"Memcpy (\S+)(?: \((.+) -> (.+)\))?")
 _MEMSET = re.compile(r"Memset \((.+)\)")
 _THREAD_NAME = re.compile(r"thread -?\d+ \((.*)\)")
-_ON_CUDA: Final = 1
-"""PyTorch's ``Device Type`` of memory on a GPU."""
-_NAMED_AFTER_HOST = re.compile(r"(?P<host>[A-Za-z0-9.-]+)_(?P<pid>\d+)\.")
 
 
 def translate(path: Path, target: Path, advance: Advance) -> None:
@@ -61,8 +55,7 @@ def translate(path: Path, target: Path, advance: Advance) -> None:
 
     Raises ExportError if the file is damaged or not a trace of the PyTorch profiler, and OSError.
     """
-    earliest = _translate(path, target, advance, None)
-    if earliest is not None:
+    if (earliest := _translate(path, target, advance, None)) is not None:
         _translate(path, target, advance, earliest)
 
 
@@ -70,18 +63,17 @@ def _translate(path: Path, target: Path, advance: Advance, origin: int | None) -
     """Write the export; return the earliest event's time, ns, if it is too early for this ``origin``."""
     trace = KinetoTrace(path, advance)
     events = trace.events()
-    first = list(islice(events, _FIRST_EVENTS))
+    first = list(islice(events, 20_000))
     if origin is None:
         starts = [nanoseconds(event.get("ts")) for event in first if event.get("ph") == "X"]
         origin = min((start for start in starts if start is not None), default=0)
     pid = _process_of(first)
-    named = _NAMED_AFTER_HOST.match(path.name)
-    host = named["host"] if named and int(named["pid"]) == pid else ""
-    with TraceExport(target, origin, host) as export:
+    named = re.match(r"(?P<host>[A-Za-z0-9.-]+)_(?P<pid>\d+)\.", path.name)
+    with TraceExport(target, origin, named["host"] if named and int(named["pid"]) == pid else "") as export:
         translator = _Translator(export, origin, pid or 1)
         for number, event in enumerate(chain(first, events), start=1):
             translator.take(event)
-            if number % _ROWS_AT_ONCE == 0:
+            if number % 50_000 == 0:
                 export.flush()
         if not translator.rows:
             cause = "a trace without events of the PyTorch profiler"
@@ -180,8 +172,7 @@ class _Translator:
             self._name(event)
         elif phase in ("X", "i", "I"):
             category = _category(event)
-            write = _WRITERS.get(category)
-            if write is not None:
+            if (write := _WRITERS.get(category)) is not None:
                 self._write(event, category, write)
             elif category not in _IGNORED:
                 self._left_out[f"of the category {_plain(category)}"] += 1
@@ -243,7 +234,7 @@ class _Translator:
     def synchronisation(self, span: _Span) -> None:
         name = span.name.lower()
         stream, event = span.stream, span.number("wait_on_cuda_event_id")
-        kind = next((number for start, number in _BY_LENGTH if name.startswith(start)), 0)
+        kind = next((number for start, number in _SYNC_TYPES.items() if name.startswith(start)), 0)
         work = self._gpu_work(span, _NO_STREAM if stream is None or stream < 0 else stream)
         self.export.add("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", *work, kind, _NO_EVENT if event is None else event)
         record, recorded = (span.number(f"wait_on_{name}") for name in ("cuda_event_record_corr_id", "stream"))
@@ -284,7 +275,7 @@ class _Translator:
         if span.name != "[memory]":
             thread = self._thread(span.event)
             self.export.add("NVTX_EVENTS", span.start, None, thread, _MARK, span.name, None, 0, None)
-        elif span.number("Device Type") == _ON_CUDA:
+        elif span.number("Device Type") == 1:  # memory on a GPU
             size = _required(span.number("Bytes"), "size")
             process, device = self._process(self.pid), _required(span.number("Device Id"), "device")
             cells = (_required(span.number("Addr"), "address"), abs(size), _MEMORY_KINDS["Device"], int(size < 0))
@@ -332,7 +323,6 @@ class _Translator:
             add("DIAGNOSTIC_EVENT", 0, _WARNING, f"left out of the {TRACE}: events {why} ({count:,})")
 
 
-_BY_LENGTH = sorted(_SYNC_TYPES.items(), key=lambda item: -len(item[0]))
 _Write = Callable[[_Translator, _Span], None]
 _WRITERS: Mapping[str, _Write] = {
     "kernel": _Translator.kernel,

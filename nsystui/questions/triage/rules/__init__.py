@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from importlib import import_module
 
 from nsystui.questions.triage.rule import FindingKind, Rule
-
-_SUBJECTS = (
-    *("communication", "ranks", "host", "input_pipeline", "launches", "once"),
-    *("copies", "memory", "steps", "phases", "kernels", "kernel_choice", "capture"),
-)
 
 
 @functools.cache
 def rules() -> Mapping[str, Rule]:
     """Return every rule by name, in judging order."""
-    modules = [import_module(f"{__name__}.{subject}") for subject in _SUBJECTS]
+    from nsystui.questions.triage.rules import (
+        capture,
+        communication,
+        copies,
+        host,
+        input_pipeline,
+        kernel_choice,
+        kernels,
+        launches,
+        memory,
+        once,
+        phases,
+        ranks,
+        steps,
+    )  # fmt: skip
+
+    modules = (
+        communication, ranks, host, input_pipeline, launches, once, copies, memory, steps, phases, kernels,
+        kernel_choice, capture,
+    )  # fmt: skip
     declared = [value for module in modules for value in vars(module).values() if isinstance(value, Rule)]
     return {rule.name: rule for rule in sorted(declared, key=lambda rule: rule.order)}
 

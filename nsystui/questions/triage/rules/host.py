@@ -21,7 +21,7 @@ from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.causes import Cause, shown_times
 from nsystui.questions.host.gaps import CAUSE_COLUMNS, STARTUP, TAIL, cause_cells, idle_time
 from nsystui.questions.host.host_work import HostWork, host_work
-from nsystui.questions.host.idle_spans import IdleSpan, longest_first, over_ranks, spans_of
+from nsystui.questions.host.idle_spans import IdleSpan, over_ranks
 from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, gil_of
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum, without_numbers
 from nsystui.questions.queries.recording import option_advice
@@ -348,9 +348,8 @@ def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean(case.long_idle(device).length for device in case.devices)
     if case.percent(cost) < case.thresholds.gap_percent:
         return []
-    gaps = longest_first(span for gpu in case.devices for span in spans_of(gpu.device.key, case.long_gaps(gpu)))
-    idle = attribute(case.job, gaps)
-    attribution = over_ranks(idle)
+    idle = case.long_gap_causes
+    gaps, attribution = list(idle.spans), over_ranks(idle)
     times: Counter[Cause] = Counter()
     for cause, time in zip(attribution.causes, np.bincount(attribution.cause, attribution.time).tolist(), strict=False):
         if cause.kind != causes.PROFILER:

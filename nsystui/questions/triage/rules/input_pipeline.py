@@ -17,7 +17,7 @@ from nsystui.base.types import grouped
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
 from nsystui.questions.host import causes
-from nsystui.questions.host.attribution import PROFILERS, attribute
+from nsystui.questions.host.attribution import PROFILERS
 from nsystui.questions.host.causes import Cause
 from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of, top_function
 from nsystui.questions.host.idle_spans import IdleSpan, spans_of
@@ -161,14 +161,16 @@ def _waits(
 
     The first ``in_range`` candidates are in any thread's range of a data loader.
     """
-    attribution, loading = attribute(case.job, candidates), case.once("loading ranges", lambda: _loading(case))
+    attribution, loading = case.long_gap_causes, case.once("loading ranges", lambda: _loading(case))
+    indices = {span: index for index, span in enumerate(attribution.spans)}
     idle_spans, spent, unknown = [], dict.fromkeys(("waits", "reads", "prepares"), 0), 0
-    for number, span in enumerate(candidates):
+    for position, span in enumerate(candidates):
+        number = indices[span]
         time_by_cause = attribution.of_span(number)
         length = span.length - time_by_cause.pop(Cause(causes.PROFILER), 0)
         thread = attribution.launchers[attribution.launcher[number]]
         loads = loading.get((attribution.task(number), thread[1]), EMPTY) if thread else EMPTY
-        is_own = number < in_range and loads.clip(span.start, span.end).length >= _HALF * length
+        is_own = position < in_range and loads.clip(span.start, span.end).length >= _HALF * length
         times = _times(time_by_cause, is_own)
         if sum(time for cause, time in time_by_cause.items() if cause.kind in _CALLING) > _HALF * length:
             continue

@@ -56,9 +56,6 @@ class _Calls:
     def of(self, rows: Flags) -> _Calls:
         return _Calls(self.starts[rows], self.ends[rows], self.names[rows])
 
-    def starting_in(self, start: int, end: int) -> _Calls:
-        return self.of((self.starts >= start) & (self.starts < end))
-
     @property
     def covered(self) -> Intervals:
         return union(self.starts, self.ends)
@@ -83,7 +80,8 @@ def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
     whole_gaps: set[tuple[Task, int, int]] = set()
     for device in case.devices:
         begin, end = _steady(case, device)
-        inside = [(task, calls_by_task[task].starting_in(begin, end)) for task in device.tasks & calls_by_task.keys()]
+        users = [(task, calls_by_task[task]) for task in device.tasks & calls_by_task.keys()]
+        inside = [(task, item.of((item.starts >= begin) & (item.starts < end))) for task, item in users]
         steady = {task: steady for task, steady in inside if len(steady.starts) >= case.thresholds.churn_calls}
         calls |= steady
         covered = merge(*(task_calls.covered for task_calls in steady.values()))

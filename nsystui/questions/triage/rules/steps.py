@@ -55,8 +55,8 @@ def step_times(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _mean(case: Case, costs: Mapping[Task, float]) -> int:
-    """Return the mean over GPUs of their processes' largest costs, ns."""
-    largest: dict[Place, float] = {}
+    """Return the mean over all GPUs of their processes' largest costs, ns."""
+    largest = dict.fromkeys((gpu.device.key for gpu in case.devices), 0.0)
     for task, cost in costs.items():
         for key in _places(case, task):
             largest[key] = max(largest.get(key, 0.0), cost)
@@ -138,7 +138,7 @@ def _lost(
     case: Case, steps: Mapping[Task, StepTimes], slow: Mapping[Task, Ints], warm_up: int
 ) -> tuple[list[int], dict[Place, Intervals]]:
     """Return the time that slow steps lose, in long gaps, and to other processes: means, ns; and when, by GPU."""
-    lost, when = dict[Place, Floats](), dict[Place, Intervals]()
+    lost, when = {gpu.device.key: np.zeros(3) for gpu in case.devices}, dict[Place, Intervals]()
     for task, indices in slow.items():
         times = steps[task]
         excess = [(times.duration - times.typical)[indices].sum()]
