@@ -106,7 +106,9 @@ def _continues(before: Report, after: Report) -> bool:
     """Return whether a report is a process's next capture: by session or number, GPUs (if both used any) and time."""
     facts, (stem, number), (next_stem, next_number) = before.metadata, _numbered(before), _numbered(after)
     is_session = bool(facts.session_id) and facts.session_id == after.metadata.session_id
-    is_next = (before.folder, stem) == (after.folder, next_stem) and number < next_number
+    # Only names that several folders have begin with a folder: n0/report.1, report.2.
+    short, long = sorted((f"/{stem}", f"/{next_stem}"), key=len)
+    is_next = before.folder == after.folder and long.endswith(short) and number < next_number
     gpus, next_gpus = _gpus(facts), _gpus(after.metadata)
     common = gpus.keys() & next_gpus.keys()
     is_same = all(gpus[key] == next_gpus[key] for key in common) and (common or not (gpus and next_gpus))

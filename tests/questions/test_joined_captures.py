@@ -93,6 +93,21 @@ def test_captures_of_a_process_are_one_rank_in_any_order(opened, tmp_path, whole
     assert note in job.busy(Selection()).notes
 
 
+def test_a_rank_may_have_captures_that_another_lacks(opened, tmp_path):
+    names = [
+        "n0/report.1.sqlite",
+        "n0/report.2.sqlite",
+        "n0/report.3.sqlite",
+        "n1/report.1.sqlite",
+        "n1/report.3.sqlite",
+    ]
+    for name in names:
+        rank, number = int(name[1]), int(name[10])
+        capture(tmp_path / name, number * 5 * SECOND, pid=7 + rank, gpu=rank)
+    job = opened(*names)
+    assert [(item.rank, item.pid, item.report_name) for item in job.ranks] == [(0, 7, "n0/report"), (1, 8, "n1/report")]
+
+
 def test_remembered_answers_are_of_all_captures(opened, tmp_path):
     for number in (1, 2):
         capture(tmp_path / f"report.{number}.sqlite", number * 5 * SECOND)

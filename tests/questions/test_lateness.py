@@ -49,6 +49,7 @@ def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path: Path, h
 @pytest.mark.parametrize(("how", "says", "advises"), first(1, [
     ({"loads": on(2, 30 * MS)}, "at 20 of 40 collectives: its data loader takes 30 ms longer a step.", "Load on"),
     ({"loads": on(2, 30 * MS), "loader": "prepare"}, ": its GPU idles 30 ms longer a step.", "on the CPU"),
+    ({"loads": on(2, 30 * MS), "loader": "x", "fills": "stall"}, ": its GPU idles 30 ms longer a step.", "by pair"),
     ({"loads": on(2, 30 * MS), "loader": "x", "fills": "copy"}, ": its copies take 30 ms longer", "pinned"),
     ({"loads": on(2, 30 * MS), "loader": "x", "fills": "host"}, ": its host functions take 30 ms", "a thread"),
     ({"computes": on(2, 30 * MS), "kernel": "odd"}, "Only odd takes longer there", "Compare the inputs of odd"),

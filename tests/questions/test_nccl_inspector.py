@@ -83,6 +83,12 @@ class TestJoined:
         pairing = joined(record(0, 4096), record(1, 8192))
         assert rows(pairing.kernels, "message_size", "algorithm") == [(4096, "RING"), (8192, "RING")]
 
+    def test_a_last_record_that_is_cut_short_counts_as_one_call(self, program, joined):
+        reduce(program, 4096, 8192, 4096)
+        pairing = joined(record(0, 4096), record(1, 8192), record(2, 4096)[:-30])
+        assert rows(pairing.calls, "algorithm") == [("RING",), ("RING",), (None,)]
+        assert "NCCL Inspector: 2 of 3 records joined with calls here, by order, 1 damaged or missing" in pairing.notes
+
     def test_communicators_of_the_export_are_told_apart(self, program, joined):
         program.call("ncclCommInitRankConfig", comm=A)
         program.call("ncclCommInitRankConfig", comm=B)
@@ -136,6 +142,7 @@ class TestJoined:
 class TestNotJoined:
     @pytest.mark.parametrize(("records", "reason"), first(3, [
         ((record(0, 4096), record(7, 4096)), "2 calls of AllReduce, but 8 in the log"),
+        ((record(0, 4096)[:-30] + "\n", record(0, 4096)), "2 calls of AllReduce, but 1 in the log"),
         ((record(0, 4096), record(1, 99)), "AllReduce: other sizes than the export's"),
         ((record(1, 8192), record(1, 8192)), "AllReduce: some calls have several records"),
         ((record(1, 8192, pid=6000),), "1 of other processes"),

@@ -160,6 +160,7 @@ class Found(Run):
     rising_requests_count_no_steps = partialmethod(
         _numbered, "execute_context_1(512)_generation_{0}({0})", [8, 9, 12], [0, 1, 2]
     )
+    rising_cached_requests_count_no_steps = partialmethod(_numbered, "execute_new_1_cached_{0}", [8, 9, 12], [0, 1, 2])
     amounts_alone_are_no_steps = partialmethod(_numbered, "decode batch_size={0} seqs[{0}] chunk {0}", [8, 9, 12], None)
 
     def half_of_the_work_is_enough(self):

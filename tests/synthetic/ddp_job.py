@@ -37,7 +37,7 @@ def ddp_job(
 
     A rank ``skips`` collectives by rank, step and number, records the steps ``captured``, and ``loses`` kernels.
     ``size``: the recorded number of ranks. ``clock``: of a rank's GPU, MHz. ``fills`` the time in which a rank
-    loads data: "copy", "gil" (waits for it) or "host function". ``kernel``: the name of the kernel that ``computes``.
+    loads data: "copy", "gil" (waits for it), "host" function, "stall". ``kernel``: the kernel that ``computes``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"rank{rank}.sqlite" for rank in range(ranks)]
@@ -62,11 +62,11 @@ def ddp_job(
                     gpu.copy("cudaMemcpyAsync_v3020", begin + 9_000, ready - 50_000)
                 elif fills == "gil":
                     gpu.export.gil(gpu.main, waited=[(begin + 9_000, ready - 50_000)])
-                elif fills:
+                elif fills == "host":
                     call = gpu.call("cudaLaunchHostFunc_v10000", begin, begin + 5_000)
                     row = (begin + 9_000, ready - 50_000, 0, 1, 0, 7, call, gpu.process.global_id, None, None)
                     gpu.export.rows("CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH").append(row)
-                gpu.kernel(ready, arrival, ready - 10_000, kernel)
+                gpu.kernel(ready, arrival, begin + 5_000 if fills == "stall" else ready - 10_000, kernel)
                 for number, start in enumerate((arrival, last + transfer)):
                     end, launch = last + (number + 1) * transfer, ready - 8_000 + number
                     if skips(rank, step, number):

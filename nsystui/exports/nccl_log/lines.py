@@ -325,12 +325,17 @@ class LogReader:
             last = block[-1:]
             self._result_reader.take(block)
             if inspector.is_open or RECORD.search(block):
-                yield from filter(None, map(inspector.read, block.splitlines()))
+                for line in block.splitlines():
+                    damaged = inspector.damaged
+                    if call := inspector.read(line):
+                        yield call
+                    if inspector.damaged > damaged:
+                        yield Unread(Damage.RECORD, inspector.damaged - damaged)
             if any(word in block for word in _WORDS):
                 yield from self._lines_of(block)
         self.lines += last != b"\n"
-        if inspector.damaged or inspector.left:
-            yield Unread(Damage.RECORD, inspector.damaged + inspector.left)
+        if inspector.left:
+            yield Unread(Damage.RECORD, inspector.left)
 
     def _lines_of(self, block: bytes) -> Iterator[Line]:
         # This loop runs for each of up to a hundred million lines.

@@ -54,12 +54,20 @@ class Inspected:
         self.kinds: dict[tuple[InspectedRank, InspectedKind], int] = {}
         self.values = array("d")
         self.others: Counter[str] = Counter()
+        self._last: InspectedRank | None = None
+        self._damaged: Counter[InspectedRank | None] = Counter()
+        """The damaged records after the last readable record of each rank."""
 
     def add(self, record: Line) -> None:
         """Add or count a record; ignore other lines."""
         if isinstance(record, Unread) and record.damage is Damage.RECORD:
             self.others["damaged or missing"] += record.number
-        elif isinstance(record, InspectedCall) and record.rank.pid not in self._pids:
+            self._damaged[self._last] += record.number
+            return
+        if isinstance(record, InspectedCall):
+            self._last = record.rank
+            del self._damaged[self._last]
+        if isinstance(record, InspectedCall) and record.rank.pid not in self._pids:
             self.others["of other processes"] += 1
         elif isinstance(record, InspectedCall) and record.number is None:
             self.others["of sends and receives" if record.kind.op in _P2P else "without a number"] += 1
@@ -84,17 +92,22 @@ class Inspected:
             keys = ("inspected", "inspected_busbw", "begun")
             values = {int(n): shared[int(i)] | dict(zip(keys, row, strict=True)) for i, n, *row in rows.tolist()}
             problem = "" if len(values) == len(rows) else "some calls have several records"
-            yield _Candidate(rank.communicator, values, max(values) + 1, has_gaps=True, problem=problem)
+            end, damaged = max(values) + 1, self._damaged[rank]
+            yield _Candidate(rank.communicator, values, end, has_gaps=True, problem=problem, damaged=damaged)
 
 
 class _Candidate(NamedTuple):
-    """A log's calls of one collective on a communicator by number, from 0; ``has_gaps``: also after ``end``."""
+    """A log's calls of one collective on a communicator by number, from 0; ``has_gaps``: also after ``end``.
+
+    ``damaged``: unreadable records after these.
+    """
 
     communicator: str | None
     values: Mapping[int, _Values]
     end: int
     has_gaps: bool = False
     problem: str = ""
+    damaged: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,7 +155,8 @@ class LogSizes:
         if len(candidates) > 1 and not (parts := _by_stream(calls, candidates)):
             problem = "communicators of one process, which the export does not distinguish"
             return f"{first['kind']} on {len(candidates)} {problem}"
-        if len(candidates) == 1 and end != len(calls) and not (candidates[0].has_gaps and calls["is_whole"].all()):
+        is_as_long = end <= len(calls) <= end + candidates[0].damaged
+        if len(candidates) == 1 and not is_as_long and not (candidates[0].has_gaps and calls["is_whole"].all()):
             first_number = _first_number(candidates[0].values, calls)
         if first_number == NONE:
             return f"{counted(len(calls), 'call')} of {first['kind']}, but {end:,} in the log"

@@ -69,7 +69,7 @@ _AMOUNT = re.compile(
     re.IGNORECASE,
 )
 """Numbers of names that count no steps, even if they rise: ``bs=8``, ``loss=0.7``, ``8 tokens``."""
-_REQUESTS = re.compile(r"_(context|generation)_[0-9]+(\([0-9]+\))?")
+_REQUESTS = re.compile(r"_(context|generation|new|cached)_[0-9]+(\([0-9]+\))?")
 """Requests and tokens in the names of vLLM's steps: ``execute_context_1(512)_generation_8(8)``."""
 _NUMBER = re.compile("[0-9]+")
 _MAX_NUMBER = 2**32 - 1

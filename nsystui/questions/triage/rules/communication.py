@@ -70,6 +70,11 @@ _LAUNCHED_LATE = Advice(
     "Look at what this rank does on the CPU before its collectives (Ranks screen, then Timeline).",
     "The GPU of this rank computes no longer than the others, so its work is launched late.",
 )
+_STARTS_LATE = Advice(
+    "Look at what runs before its idle time (`nsystui gaps --by pair`): streams that wait for each other, page faults, "
+    "another process on this GPU.",
+    "The kernels of this rank are launched in time, but start late. The export does not show what they wait for.",
+)
 _BY_CAUSE = {
     LateCause.STALL: _LAUNCHED_LATE,
     LateCause.COPIES: Advice(
@@ -280,7 +285,8 @@ def _reason(
     if len({*late.causes.values()}) > 1:
         return "", _SEVERAL
     if late.cause in _BY_CAUSE:
-        return "", _BY_CAUSE[late.cause]
+        is_stalled = late.cause is LateCause.STALL and _longer(case, late, "stalled") > _longer(case, late, "starved")
+        return "", _STARTS_LATE if is_stalled else _BY_CAUSE[late.cause]
     if late.is_rare:
         return "", _RARE
     part, (rank, s) = parts.get(late.tasks[0]), ("rank", "s") if len(late.tasks) == 1 else ("ranks", "")
@@ -303,6 +309,15 @@ def _reason(
     return f"{among} {rank} run{s} {count} and compute{s} {100 * longer:.0f} % longer.", Advice(
         "Divide the work more evenly over the ranks.", "This rank has more to compute than the others."
     )
+
+
+def _longer(case: Case, late: LateRank, part: str) -> float:
+    """Return how much longer a part of the budget takes in an iteration of late ranks than of the others, ns."""
+    groups: tuple[list[float], list[float]] = [], []
+    for gpu in case.budgets:
+        groups[gpu.of.task in late.tasks].append(float(gpu.of.part(part).mean()))
+    others, of_late = (float(np.median(times or [0])) for times in groups)
+    return of_late - others
 
 
 def _slower(
