@@ -136,6 +136,10 @@ class Memory:
                 del self._results[key]
 
 
+TALLIES = "tallies"
+"""The result with the tallies of a report's tables."""
+
+
 @dataclass(frozen=True)
 class Caps:
     """Limits of a directory for the results of many sets of reports: bytes, and number of files."""

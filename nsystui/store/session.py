@@ -327,13 +327,13 @@ class Session:
         """
         self._expected = _Expected({name: frozenset(names) for name, names in columns.items()}, tuple(tallied))
 
-    def tally(self, report: Report, table: sa.Table | CanonicalTable) -> Tally | None:
+    def tally(self, report: Report, table: sa.Table | CanonicalTable, kept: bool = False) -> Tally | None:
         """Return the number, times and processes of a report's rows, without reading columns.
 
-        ``None`` if the report is packed, or joins captures.
+        ``None`` if the report is packed, or joins captures, or with ``kept`` if no question has tallied the rows.
         """
         unpacked = None if report.captures else self._on_demand.get(report.index)
-        return None if unpacked is None else unpacked.tally(table.name)
+        return None if unpacked is None or (kept and not unpacked.has_tally(table.name)) else unpacked.tally(table.name)
 
     def part(self, reports: Iterable[int]) -> Session:
         """Return this session with only some of its reports, given by index.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from nsystui.base.types import Condition, Query
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import pid_of
-from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, union
 from nsystui.questions.gpu.utilisation import gpu_keys, gpu_users, silent_work
 from nsystui.questions.queries.data_notes import LOWER_BOUNDS
 from nsystui.questions.queries.derived import of_each_report
@@ -74,12 +74,19 @@ class LaunchAccount:
     after_wait: int | None
     lost_graphs: int = 0
     """The graphs of ``lost_work``."""
+    unsure: int = 0
+    """Launches and copies without work that may have been captured into graphs, by captures that were not recorded."""
 
     @property
     def clock_error(self) -> int:
         """The proven lead of the GPU's clock over the CPU's, ns; negative if it is behind, 0 up to `CLOCK_NOISE`."""
         error = min(self.least_delay or 0, 0) or max(self.after_wait or 0, 0)
         return error if abs(error) > CLOCK_NOISE else 0
+
+    @property
+    def is_surely_partial(self) -> bool:
+        """Whether more is missing than graphs may contain whose capture was not recorded."""
+        return self.lost_kernels + self.lost_work > self.unsure or self.lost_launches > 0
 
     @property
     def lacks_much(self) -> tuple[str, ...]:
@@ -97,7 +104,11 @@ def losses(accounts: Collection[LaunchAccount]) -> list[str]:
     )
     words = f"{counted(kernels, 'kernel launch', 'have', launches)} no kernel"
     others = f"{counted(work, 'graph launch, copy or memset call', 'have', calls)} no GPU work"
-    return [*[words] * bool(kernels), *[others] * bool(work)]
+    missing = [*[words] * bool(kernels), *[others] * bool(work)]
+    if unsure := sum(item.unsure for item in accounts):
+        number = f"{unsure:,} of these " * (unsure < kernels + work)
+        missing[-1] += f" ({number}captured into a graph or lost)"
+    return missing
 
 
 @dataclass
@@ -123,7 +134,8 @@ class _Counts:
             is_kind = calls["kind"] == kind
             self.calls[kind] += int(is_kind.sum())
             of_kind = np.concatenate(ids[: 1 if kind == _KERNEL_LAUNCH else None])
-            self.lone_calls[kind].append(calls["start"][is_kind & ~np.isin(calls["correlation_id"], of_kind)])
+            is_lone = is_kind & ~np.isin(calls["correlation_id"], of_kind)
+            self.lone_calls[kind].append(np.stack([calls["start"], calls["end"]])[:, is_lone])
         is_launch = calls["kind"] == _KERNEL_LAUNCH
         self.kernels += len(kernels["start"])
         self.first_call = min(self.first_call, calls["start"].min(initial=_ANY_ID))
@@ -147,27 +159,28 @@ class _Counts:
             if lateness := (ends[earlier[earlier > 0] - 1] - waits["end"][is_wait][earlier > 0]).tolist():
                 self.after_waits.append(max(lateness))
 
-    def account(self, captures: Sequence[tuple[int, int]], left_out: Sequence[int]) -> LaunchAccount:
+    def account(self, captures: Intervals, unsure_until: int, left_out: Sequence[int]) -> LaunchAccount:
         """Return the account of all portions; launches during ``captures`` of graphs make nodes, not kernels.
 
-        If graphs were launched, but their capture was not recorded, any launch may have made a node.
+        Launches before ``unsure_until`` may also have made nodes, of captures that were not recorded.
         """
         kernels_left_out, work_left_out, calls_left_out = left_out
-        calls = {kind: np.concatenate(parts) for kind, parts in self.lone_calls.items()}
-        for start, end in captures or [(-_ANY_ID, _ANY_ID)] * bool(self.calls[_GRAPH_LAUNCH]):
-            for kind in (_KERNEL_LAUNCH, _COPY):
-                calls[kind] = calls[kind][(calls[kind] < start) | (calls[kind] > end)]
+        calls = {}
+        for kind, parts in self.lone_calls.items():
+            starts, ends = np.concatenate(parts, axis=1)
+            calls[kind] = starts[(captures.covered(starts, ends + 1) == 0) | (kind == _GRAPH_LAUNCH)]
         max_delay = max(self.delays, default=0)
         lost = {kind: starts + max_delay + self.longest < self.end for kind, starts in calls.items()}
+        lost[_COPY] &= 100 * lost[_COPY].sum() >= MUCH_LOST * self.calls[_COPY]
         is_kernel_lost, graphs, copies = lost[_KERNEL_LAUNCH], int(lost[_GRAPH_LAUNCH].sum()), int(lost[_COPY].sum())
-        copies *= 100 * copies >= MUCH_LOST * self.calls[_COPY]
+        unsure = sum(int((lost[kind] & (calls[kind] < unsure_until)).sum()) for kind in (_KERNEL_LAUNCH, _COPY))
         is_launch_lost = np.concatenate(self.lone_kernels) - max_delay > self.first_call
         return LaunchAccount(
             self.calls[_KERNEL_LAUNCH], self.kernels, max(int(is_kernel_lost.sum()) - kernels_left_out, 0),
             self.calls[_COPY] + self.calls[_GRAPH_LAUNCH], max(graphs + copies - work_left_out, 0),
             max(int(is_launch_lost.sum()) - calls_left_out, 0),
             int((~is_kernel_lost).sum() + (~is_launch_lost).sum()), min(self.delays, default=None),
-            max(self.after_waits, default=None), graphs,
+            max(self.after_waits, default=None), graphs, unsure,
         )  # fmt: skip
 
 
@@ -219,7 +232,7 @@ def _accounts(session: Session, reports: list[Report]) -> dict[int, Arrays]:
     rows: dict[int, list[tuple[int | None, ...]]] = {report.index: [] for report in reports}
     for task, count in counts.items():
         if count.calls[_KERNEL_LAUNCH] and task.process != canonical.NO_PROCESS:
-            account = count.account(captures.get(task, ()), left_out[task.report])
+            account = count.account(*captures.get(task, (EMPTY, 0)), left_out[task.report])
             rows[task.report].append((task.process, task in worked, *astuple(account)))
     return {index: {"accounts": json_array(values)} for index, values in rows.items()}
 
@@ -310,29 +323,49 @@ def _succeeded(api: sa.FromClause) -> Condition:
     return api.c.return_value.is_(None) | (api.c.return_value == 0)
 
 
-def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, list[tuple[int, int]]]:
-    """Return when each process captured graphs, ns: from cudaStreamBeginCapture until no capture is open."""
+def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, tuple[Intervals, int]]:
+    """Return when each process captured graphs, ns: from cudaStreamBeginCapture until no capture is open, and at nodes.
+
+    Also return until when it may have captured others: the last end of a capture whose begin is not recorded, or if
+    no begin is recorded, the last node, or call that makes or updates a graph.
+    """
+    captures: defaultdict[Task, list[tuple[int, int]]] = defaultdict(list)
+    opened: defaultdict[Task, list[int]] = defaultdict(list)
+    begun, lone_end, made = set[Task](), Counter[Task](), Counter[Task]()
+    for report, process, start, end, name in session.rows(_graph_events(reports)):
+        task = Task(report, process)
+        made[task] = start
+        if "BeginCapture" in name:
+            opened[task].append(start)
+            begun.add(task)
+        elif name == "node" or ("EndCapture" in name and opened[task]):
+            captures[task].append((start if name == "node" else opened[task].pop(), end))
+        elif "EndCapture" in name:
+            lone_end[task] = start
+    spans = {task: captures[task] + [(start, _ANY_ID) for start in opened[task]] for task in made}
+    return {
+        task: (union(*np.array(spans[task] or [(0, 0)]).T), lone_end[task] if task in begun else made[task])
+        for task in made
+    }
+
+
+def _graph_events(reports: Sequence[int]) -> sa.CompoundSelect[tuple[Any, ...]]:
+    """Return a query of nodes, and of calls that begin or end captures, or make or update graphs."""
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
     from nsystui.store import tables
 
-    api = tables.api_calls
-    is_end = api.c.name.contains("StreamEndCapture")
-    query = sa.select(api.c.report, api.c.process, api.c.start, api.c.end, is_end).where(
-        of_reports(api.c.report, reports), is_end | (api.c.name.contains("StreamBeginCapture") & _succeeded(api))
+    api, nodes = tables.api_calls.c, tables.graph_nodes.c
+    is_named = sa.or_(*(api.name.contains(word) for word in ("EndCapture", "GraphInstantiate", "GraphExecUpdate")))
+    is_named |= api.name.contains("StreamBeginCapture") & _succeeded(tables.api_calls)
+    calls = sa.select(
+        api.report, api.process, api.start.label("time"), sa.func.coalesce(api.end, api.start), api.name
+    ).where(of_reports(api.report, reports), api.process.is_not(None), is_named)
+    times = sa.select(nodes.report, nodes.process, nodes.time, nodes.time + 1, sa.literal("node")).where(
+        of_reports(nodes.report, reports), nodes.process.is_not(None), nodes.time.is_not(None)
     )
-    captures: defaultdict[Task, list[tuple[int, int]]] = defaultdict(list)
-    opened: Counter[Task] = Counter()
-    for report, process, start, end, is_last in session.rows(query.order_by(api.c.start)):
-        task = Task(report, process)
-        was_open = opened[task] > 0
-        opened[task] = max(opened[task] + (-1 if is_last else 1), 0)
-        if not was_open and opened[task]:
-            captures[task].append((start, _ANY_ID))
-        elif was_open and not opened[task]:
-            captures[task][-1] = (captures[task][-1][0], end)
-    return captures
+    return sa.union_all(calls, times).order_by("time")
 
 
 def account_table(job: OpenJob, accounts: Mapping[Task, LaunchAccount] | None = None) -> TableAnswer:

@@ -87,7 +87,8 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
         )
         is_much = untimed or any(account.lacks_much for account in partial.values())
         severity = Severity.ERROR if is_much else Severity.WARNING
-        text = f"The capture of {rank_words(numbers, case.ranks)} is incomplete: {' and '.join(missing)}. {bounds}"
+        verb = "is" if untimed or any(account.is_surely_partial for account in partial.values()) else "may be"
+        text = f"The capture of {rank_words(numbers, case.ranks)} {verb} incomplete: {' and '.join(missing)}. {bounds}"
         evidence, gist = account_table(case.job, partial), f"an incomplete capture ({', '.join(missing)})"
         findings.append(Finding(PARTIAL[0], severity, text, advice, _DOOR, evidence=evidence, ranks=numbers, gist=gist))
     return [*findings, *_clocks_apart(case, shifted, ranks)]
