@@ -272,10 +272,6 @@ class OnDemand:
     def _has_rows(self, table: str) -> bool:
         return any(table in source.feeds and self.native.has(source.table) for source in self._sources)
 
-    def has_tally(self, table: str) -> bool:
-        """Return whether the tally of a canonical table is kept, so that it needs no reading."""
-        return table in self._tallies
-
     def tally(self, table: str) -> Tally:
         """Return the number, times and processes of the rows of a canonical table."""
         return self.tallies([table])[table]
@@ -283,16 +279,16 @@ class OnDemand:
     def tallies(self, names: Iterable[str]) -> dict[str, Tally]:
         """Return the tally of each table, and save it. Raises ExportError if the file cannot be read completely."""
         names = list(names)
-        missing = [name for name in names if name not in self._tallies]
+        missing = [name for name in names if name not in self.kept_tallies]
         if missing:
             with remembered_damage(self.results):
-                self._tallies.update(self._tally(missing))
-            self.results.save(TALLIES, {name: tally.to_json() for name, tally in self._tallies.items()})
+                self.kept_tallies.update(self._tally(missing))
+            self.results.save(TALLIES, {name: tally.to_json() for name, tally in self.kept_tallies.items()})
             self.results.save(_WHOLE, sorted(self._checks.whole))
-        return {name: self._tallies[name] for name in names}
+        return {name: self.kept_tallies[name] for name in names}
 
     @cached_property
-    def _tallies(self) -> dict[str, Tally]:
+    def kept_tallies(self) -> dict[str, Tally]:
         return self.results.load(TALLIES, read=partial(_by_table, Tally.from_json)) or {}
 
     def _tally(self, tables: Iterable[str]) -> dict[str, Tally]:

@@ -99,6 +99,7 @@ _VECTORS = 64
 _NUMBER, _TEXT = 16, 128
 _CLOCKS = "gpu-clocks"
 _ADDED = frozenset({"report", "clock_offset"})
+_CUDA = (canonical.KERNELS.name, canonical.MEMORY_OPS.name, canonical.API_CALLS.name)
 
 
 @dataclass
@@ -333,7 +334,9 @@ class Session:
         ``None`` if the report is packed, or joins captures, or with ``kept`` if no question has tallied the rows.
         """
         unpacked = None if report.captures else self._on_demand.get(report.index)
-        return None if unpacked is None or (kept and not unpacked.has_tally(table.name)) else unpacked.tally(table.name)
+        if unpacked is None or (kept and table.name not in unpacked.kept_tallies):
+            return None
+        return unpacked.tally(table.name)
 
     def part(self, reports: Iterable[int]) -> Session:
         """Return this session with only some of its reports, given by index.
@@ -452,7 +455,13 @@ class Session:
         """Remove each report with the recording of another open report, with a warning."""
         originals: dict[tuple[object, ...], Report] = {}
         for report in self.reports:
-            facts, rows = report.metadata, (report.packed.max_rows(table.name) for table in canonical.TABLES)
+            facts, packed = report.metadata, report.packed
+            # Other versions or options of nsys may export other ranges of the same CUDA work.
+            rows = (
+                [packed.max_rows(name) for name in _CUDA]
+                if any(map(packed.max_rows, _CUDA))
+                else [packed.max_rows(table.name) for table in canonical.TABLES]
+            )
             processes = frozenset(facts.gpu_numbers), frozenset(facts.environment.items())
             key = (facts.session_id, facts.session_start_utc, facts.duration, *processes, *rows)
             original = originals.setdefault(key, report) if facts.session_id else report

@@ -16,12 +16,13 @@ from nsystui.base.answer import RANK, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import counted
 from nsystui.base.types import Condition, Query
+from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, union
 from nsystui.questions.gpu.utilisation import gpu_keys, gpu_users, silent_work
-from nsystui.questions.queries.data_notes import LOWER_BOUNDS
+from nsystui.questions.queries.data_notes import LOWER_BOUNDS, UNKNOWN_BY_CLOCK
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.tasks import COPYING, GPU_TABLES, MUCH_LOST, rows_of_tasks
@@ -82,11 +83,6 @@ class LaunchAccount:
         """The proven lead of the GPU's clock over the CPU's, ns; negative if it is behind, 0 up to `CLOCK_NOISE`."""
         error = min(self.least_delay or 0, 0) or max(self.after_wait or 0, 0)
         return error if abs(error) > CLOCK_NOISE else 0
-
-    @property
-    def is_surely_partial(self) -> bool:
-        """Whether more is missing than graphs may contain whose capture was not recorded."""
-        return self.lost_kernels + self.lost_work > self.unsure or self.lost_launches > 0
 
     @property
     def lacks_much(self) -> tuple[str, ...]:
@@ -264,11 +260,14 @@ def lost_work(session: Session) -> dict[tuple[Task, int], set[str]]:
 
 
 def lost_work_notes(session: Session, selection: Selection, reports: Collection[Report] = ()) -> list[str]:
-    """Return the note on launched kernels that are missing, if any; by default of all reports."""
+    """Return notes on launched kernels that are missing, and on clocks that differ; by default of all reports."""
     accounts = launch_accounts(session, reports or session.reports)
     chosen = gpu_users(session, selection.tasks) if selection.tasks else accounts
-    lost = losses([item for task, item in accounts.items() if item.lost_kernels + item.lost_work and task in chosen])
-    return [f"{' and '.join(lost)}; {LOWER_BOUNDS}"] if lost else []
+    accounts = {task: item for task, item in accounts.items() if task in chosen}
+    lost = losses([item for item in accounts.values() if item.lost_kernels + item.lost_work])
+    error = max((abs(item.clock_error) for item in accounts.values()), default=0)
+    apart = f"the clocks of GPU and CPU differ by {format_value(Unit.DURATION, error)} or more: {UNKNOWN_BY_CLOCK}"
+    return [*[f"{' and '.join(lost)}; {LOWER_BOUNDS}"] * bool(lost), *[apart] * bool(error)]
 
 
 def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:

@@ -20,7 +20,7 @@ from nsystui.questions.gpu.graph_gaps import HOST_NODE, TRACED, causes_in_graphs
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.gpu.utilisation import gpu_users
 from nsystui.questions.queries.conditions import duration, job_start, where
-from nsystui.questions.queries.data_notes import clock_note
+from nsystui.questions.queries.data_notes import UNKNOWN_BY_CLOCK, clock_note
 from nsystui.questions.queries.pauses import SURE_LOSS, hole_note
 from nsystui.questions.queries.recording import lost_work_advice, sizes_advice
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
@@ -87,7 +87,8 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
         )
         is_much = untimed or any(account.lacks_much for account in partial.values())
         severity = Severity.ERROR if is_much else Severity.WARNING
-        verb = "is" if untimed or any(account.is_surely_partial for account in partial.values()) else "may be"
+        is_unsure = all(item.lost_kernels + item.lost_work <= item.unsure for item in partial.values())
+        verb = "may be" if is_unsure and not untimed and not without else "is"
         text = f"The capture of {rank_words(numbers, case.ranks)} {verb} incomplete: {' and '.join(missing)}. {bounds}"
         evidence, gist = account_table(case.job, partial), f"an incomplete capture ({', '.join(missing)})"
         findings.append(Finding(PARTIAL[0], severity, text, advice, _DOOR, evidence=evidence, ranks=numbers, gist=gist))
@@ -106,8 +107,8 @@ def _clocks_apart(case: Case, shifted: Mapping[Task, LaunchAccount], ranks: Mapp
             "nsys converts GPU timestamps to the clock of the CPU, and failed here.",
         )
         text = (
-            f"The clocks of GPU and CPU differ: on rank {ranks[worst]}, kernels {order.format(error)}. Start-up, "
-            "tail, launch delays and causes of idle time cannot be known."
+            f"The clocks of GPU and CPU differ: on rank {ranks[worst]}, kernels {order.format(error)}. "
+            f"{UNKNOWN_BY_CLOCK[:1].upper()}{UNKNOWN_BY_CLOCK[1:]}."
         )
         evidence, gist = account_table(case.job, shifted), f"clocks of GPU and CPU {error} apart"
         numbers, severity = tuple(sorted(ranks[task] for task in shifted)), Severity.ERROR

@@ -85,6 +85,13 @@ _ONE_MEMORY = Advice(
     "cudaHostGetDevicePointer).",
     "A copy within one memory saves nothing, and takes bandwidth from both.",
 )
+
+
+def to_host(case: Case, advice: Advice) -> Advice:
+    """Return the advice on copies between host and GPU: none is needed if both have one memory."""
+    return _ONE_MEMORY if has_one_memory(case.job.session) else advice
+
+
 _MIN_BYTES = 1 << 20
 """The minimum bytes of copies whose rate is shown; below, latency dominates."""
 
@@ -282,7 +289,11 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
         "Time of host copies of 1 MiB or more while no kernel runs. Only sizes that go each way equally often count "
         "(within 20 %, 5 times or more). Mean over the GPUs."
     )
-    return [case.finding("round-trips", sentence, advice, _DOOR, cost, measured, (_ROUND_TRIPS_COLUMNS, rows))]
+    return [
+        case.finding(
+            "round-trips", sentence, to_host(case, advice), _DOOR, cost, measured, (_ROUND_TRIPS_COLUMNS, rows)
+        )
+    ]
 
 
 def _trips(case: Case) -> dict[Place, list[tuple[int, int, int]]]:
@@ -336,8 +347,7 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
         f"{case.blocking_words(BY_COPIES + BY_MIGRATIONS)} The largest part of all copy and memset time is {name}."
     )
     advice = next((_copy_advice(case, word, name) for word in _LESS if word in name), _USUAL)
-    if has_one_memory(case.job.session) and any(word in name for word in _LESS):
-        advice = _ONE_MEMORY
+    advice = to_host(case, advice) if any(word in name for word in _LESS) else advice
     advice = migration_advice(case) if "Unified" in name else advice
     measured = "Time of copies and memsets while no kernel runs, in the steady state. Mean over the GPUs."
     severity = Severity.WARNING if case.blocks(BY_COPIES + BY_MIGRATIONS, threshold) else Severity.INFO
@@ -363,8 +373,7 @@ def _shared_stream_remark(case: Case) -> list[Finding]:
         "Copy on a separate stream, and prefetch: start the copies for the next iteration while kernels run.",
         "The operations of a stream run one after the other, so no copy overlaps the kernels of its own stream.",
     )
-    advice = _ONE_MEMORY if has_one_memory(case.job.session) else advice
-    evidence = work_summary(case.job.session, case.scope, MEMORY)
+    advice, evidence = to_host(case, advice), work_summary(case.job.session, case.scope, MEMORY)
     measured = "Time of these copies while no kernel runs, in the steady state. Mean over the GPUs."
     return [case.finding("exposed-memory", sentence, advice, _DOOR, cost, measured, evidence, Severity.INFO)]
 
