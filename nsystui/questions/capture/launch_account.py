@@ -330,22 +330,19 @@ def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, tupl
     """
     captures: defaultdict[Task, list[tuple[int, int]]] = defaultdict(list)
     opened: defaultdict[Task, list[int]] = defaultdict(list)
-    begun, lone_end, made = set[Task](), Counter[Task](), Counter[Task]()
+    lone_end, made = Counter[Task](), Counter[Task]()
     for report, process, start, end, name in session.rows(_graph_events(reports)):
         task = Task(report, process)
         made[task] = start
         if "BeginCapture" in name:
             opened[task].append(start)
-            begun.add(task)
-        elif name == "node" or ("EndCapture" in name and opened[task]):
+        elif name == "node" or ("EndCapture" in name and opened.get(task)):
             captures[task].append((start if name == "node" else opened[task].pop(), end))
         elif "EndCapture" in name:
             lone_end[task] = start
-    spans = {task: captures[task] + [(start, _ANY_ID) for start in opened[task]] for task in made}
-    return {
-        task: (union(*np.array(spans[task] or [(0, 0)]).T), lone_end[task] if task in begun else made[task])
-        for task in made
-    }
+    until = {task: (lone_end if task in opened else made)[task] for task in made}
+    spans = {task: captures[task] + [(start, _ANY_ID) for start in opened[task]] or [(0, 0)] for task in made}
+    return {task: (union(*np.array(spans[task]).T), until[task]) for task in made}
 
 
 def _graph_events(reports: Sequence[int]) -> sa.CompoundSelect[tuple[Any, ...]]:

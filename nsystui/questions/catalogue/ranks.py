@@ -20,10 +20,7 @@ def _overview_columns(values: Values) -> Expected:
 
 
 def with_lost_work(job: OpenJob, selection: Selection, answer: TableAnswer, kept: bool = False) -> TableAnswer:
-    """Add the note on missing kernels; reads calls only if counts show a lack, with ``kept`` counts of other questions.
-
-    Without counts, the kernel summary would take a third longer.
-    """
+    """Add the note on missing kernels; reads calls only if counts, with ``kept`` of earlier questions, show a lack."""
     from nsystui.exports.canonical import API_CALLS
     from nsystui.questions.queries.tasks import may_lack_work
 

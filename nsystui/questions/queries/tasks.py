@@ -130,15 +130,13 @@ def may_lack_work(session: Session, report: Report) -> bool:
 
     Replayed graphs that are traced by node count as whole.
     """
-    calls, rows, least = session.tally(report, BY_NAME["api_calls"]), Counter[Task](), 1 - MUCH_LOST / 100
-    kernels, memory_ops, graphs = GPU_TABLES
-    by_node = calls is not None and calls.replays.total() > 0 and not report.count(graphs)
-    for table in (kernels, memory_ops, *[graphs] * (not by_node)) if calls else ():
-        rows.update(rows_of_tasks(session, table, [report], eager=by_node))
-    return calls is None or any(
-        rows[Task(report.index, pid)] + by_node * calls.replays[pid] < least * launches
-        for pid, launches in calls.launches.items()
-    )
+    if (calls := session.tally(report, BY_NAME["api_calls"])) is None:
+        return True
+    by_node = calls.replays.total() > 0 and not report.count(BY_NAME["graph_launches"])
+    rows = calls.replays.copy() if by_node else Counter[int]()
+    for table in GPU_TABLES:
+        rows.update({task.process: count for task, count in rows_of_tasks(session, table, [report], by_node).items()})
+    return any(rows[pid] < (1 - MUCH_LOST / 100) * launches for pid, launches in calls.launches.items())
 
 
 def _process_facts(session: Session) -> Mapping[int, Arrays]:

@@ -372,7 +372,7 @@ def _idle_gaps_finding(
     record = f"To see what the CPU did in the gaps: {case.record(canonical.API_CALLS)}."
     activity, advice = "", Advice(record, "CUDA calls show what the CPU did in the gaps.")
     if case.job.session.count(tables.api_calls):
-        activity, words, share, advice = _activity(case, gaps, times, works)
+        activity, words, share, advice = _activity(case, len(gaps), times, works)
         line = words if share > 50 else f"{share:.0f} % {words}"
         gist += f", mostly {words}" if share > 50 else f", {line}"
         line += _place_of(case, longest, works) if 2 * longest.length >= cost else ""
@@ -400,7 +400,7 @@ def _idle_gaps_finding(
 
 
 def _activity(
-    case: Case, gaps: Sequence[IdleSpan], times: Counter[Cause], works: Sequence[HostWork]
+    case: Case, gaps: int, times: Counter[Cause], works: Sequence[HostWork]
 ) -> tuple[str, str, float, Advice]:
     """Return a sentence on the launching thread's main activity, a few words, its share of the gaps, %, and advice."""
     spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in causes.KINDS}
@@ -415,7 +415,7 @@ def _activity(
     words, share = (words, share * part) if main.what and part > 0.5 else (kind, share)
     advice = allocator_advice(case) if kind == causes.ALLOCATING else _ADVICE.get(kind) or _unknown(case, kind)
     unseen, note = unseen_host_functions(case.job.session, case.scope.with_name(None))
-    if 2 * unseen >= len(gaps) and kind in (causes.SYNCHRONISING, *_REASON):
+    if 2 * unseen >= gaps and kind in (causes.SYNCHRONISING, *_REASON):
         return f"{sentence} {note}.", words, share, _UNSEEN
     return sentence, words, share, advice
 
