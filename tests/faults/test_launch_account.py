@@ -305,6 +305,9 @@ def test_gpu_work_of_which_no_time_was_collected_is_work(tmp_path):
 def test_kernels_that_start_before_their_launch_are_an_error_on_their_rank_alone(tmp_path):
     path = written(tmp_path, {}, {"delay": -2_000 * US, "first": 10_000 * US})
     told(finding(triaged(path), "clock-offset"), "on rank 1, kernels start 2 ms before their launch")
+    for question in ("gaps", "budget", "path"):
+        notes = [program.run(question, path, "--ranks", rank).err for rank in "01"]
+        assert ["causes of idle time cannot be known" in note for note in notes] == [False, True]
 
 
 @pytest.mark.campaign
