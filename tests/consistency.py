@@ -23,7 +23,7 @@ BUDGET = (
 )
 WHOLES = {
     "kernels": "share_percent", "api": "share_percent", "memory": "share_percent", "osrt": "share_percent",
-    "gaps": "percent", "nvtx --by-name": "share_percent",
+    "gaps": "percent", "nvtx --summary": "share_percent",
 }  # fmt: skip
 """Questions whose rows are parts of one whole, and the column of their shares."""
 
@@ -42,6 +42,8 @@ class Answers:
             name, *flags = command.split()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(notes), contextlib.suppress(SystemExit):
                 main([name, *self.files, *flags])
+            if notes.getvalue().startswith("usage:"):
+                raise ValueError(notes.getvalue())
             self._told[command] = out.getvalue(), notes.getvalue()
         return self._told[command]
 
