@@ -33,6 +33,8 @@ from nsystui.store import seals
 
 Arrays = Mapping[str, Array]
 T = TypeVar("T")
+TALLIES = "tallies"
+"""The result with the tallies of a report's tables."""
 _LENGTH_BYTES = 4
 
 
@@ -134,10 +136,6 @@ class Memory:
         with self._lock:
             for key in [key for key in self._results if key.reports != reports]:
                 del self._results[key]
-
-
-TALLIES = "tallies"
-"""The result with the tallies of a report's tables."""
 
 
 @dataclass(frozen=True)

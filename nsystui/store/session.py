@@ -457,11 +457,8 @@ class Session:
         for report in self.reports:
             facts, packed = report.metadata, report.packed
             # Other versions or options of nsys may export other ranges of the same CUDA work.
-            rows = (
-                [packed.max_rows(name) for name in _CUDA]
-                if any(map(packed.max_rows, _CUDA))
-                else [packed.max_rows(table.name) for table in canonical.TABLES]
-            )
+            rows = [*map(packed.max_rows, _CUDA)]
+            rows = rows if any(rows) else [packed.max_rows(table.name) for table in canonical.TABLES]
             processes = frozenset(facts.gpu_numbers), frozenset(facts.environment.items())
             key = (facts.session_id, facts.session_start_utc, facts.duration, *processes, *rows)
             original = originals.setdefault(key, report) if facts.session_id else report

@@ -107,8 +107,8 @@ class Remembered:
 
     def _key(self, question: Sequence[str]) -> str:
         # The kernel summary notes missing kernels as soon as rows are tallied.
-        is_tallied = question[0] == "kernels" and any(results.load(TALLIES) for results in self.of_each)
-        return json.dumps([*question, *self.families, *["tallied"] * is_tallied])
+        has_note = question[0] == "kernels" and any(results.load(TALLIES) for results in self.of_each)
+        return json.dumps([*question, *self.families, *["tallied"] * has_note])
 
 
 def remember_first_questions(job: OpenJob, cache: Cache) -> None:

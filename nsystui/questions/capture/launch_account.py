@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -246,16 +246,13 @@ def lost_work(session: Session) -> dict[tuple[Task, int], set[str]]:
     accounts, unrecorded = launch_accounts(session, session.reports), unrecorded_work(session, session.reports)
     reports = {report.index: report for report in session.reports}
     keys, silent = gpu_keys(session), silent_work(session)
-
-    def lost_by(task: Task) -> set[str]:
-        report, account = reports[task.report], accounts.get(task)
-        lost = {table.name for table, *_ in untimed_work(report)} | unrecorded[task].keys()
-        damaged = (table.name for table in GPU_TABLES if table.name in report.damaged)
-        return lost.union(damaged, account.lacks_much if account else ())
-
     lost_on: defaultdict[Hashable, set[str]] = defaultdict(set)
     for key, gpu in keys.items():
-        lost_on[gpu].update(*map(lost_by, (key[0], *silent[key])))
+        for task in (key[0], *silent[key]):
+            report, account = reports[task.report], accounts.get(task)
+            lost_on[gpu].update(unrecorded[task], account.lacks_much if account else ())
+            lost_on[gpu].update(table.name for table, *_ in untimed_work(report))
+            lost_on[gpu].update(table.name for table in GPU_TABLES if table.name in report.damaged)
     return {key: lost_on[gpu] for key, gpu in keys.items() if lost_on[gpu]}
 
 
@@ -323,10 +320,9 @@ def _succeeded(api: sa.FromClause) -> Condition:
 
 
 def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, tuple[Intervals, int]]:
-    """Return when each process captured graphs, ns: from cudaStreamBeginCapture until no capture is open, and at nodes.
+    """Return when each process captured graphs, and until when it may have captured others, ns.
 
-    Also return until when it may have captured others: the last end of a capture whose begin is not recorded, or if
-    no begin is recorded, the last node, or call that makes or updates a graph.
+    See docs/numbers.md#launch-account.
     """
     captures: defaultdict[Task, list[tuple[int, int]]] = defaultdict(list)
     opened: defaultdict[Task, list[int]] = defaultdict(list)
@@ -345,7 +341,7 @@ def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, tupl
     return {task: (union(*np.array(spans[task]).T), until[task]) for task in made}
 
 
-def _graph_events(reports: Sequence[int]) -> sa.CompoundSelect[tuple[Any, ...]]:
+def _graph_events(reports: Sequence[int]) -> sa.Executable:
     """Return a query of nodes, and of calls that begin or end captures, or make or update graphs."""
     import sqlalchemy as sa
 

@@ -21,11 +21,9 @@ def _overview_columns(values: Values) -> Expected:
 
 def with_lost_work(job: OpenJob, selection: Selection, answer: TableAnswer, kept: bool = False) -> TableAnswer:
     """Add the note on missing kernels; reads calls only if counts, with ``kept`` of earlier questions, show a lack."""
-    from nsystui.exports.canonical import API_CALLS
     from nsystui.questions.queries.tasks import may_lack_work
 
-    reports = [report for report in job.session.reports if not kept or job.session.tally(report, API_CALLS, kept)]
-    reports = [report for report in reports if may_lack_work(job.session, report)]
+    reports = [report for report in job.session.reports if may_lack_work(job.session, report, kept)]
     if not reports:
         return answer
     from dataclasses import replace

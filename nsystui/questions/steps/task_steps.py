@@ -30,9 +30,6 @@ FEWEST = 3
 """The minimum number of consecutive steps, unless the user named them."""
 LEAST_COVERAGE = 0.5
 """The minimum share of a task's GPU time launched in its steps."""
-_REGULAR = 0.7
-"""The share of steps whose numbers have the usual distance, if a larger distance is of steps that were not recorded."""
-
 _TIMES = ("starts", "ends")
 _GPU = ("op_count", "op_time", "start", "end")
 _FACTS = ("name", "anchor", "agree", "differ", "is_doubtful", "labels")
@@ -106,7 +103,7 @@ class TaskSteps:
         """Whether steps after each step were not recorded: its number jumps, although nearly all others do not."""
         jumps = np.diff(self.numbers, append=self.numbers[-1:])
         usual = np.median(jumps[:-1]) if len(jumps) > 1 else 0
-        return (jumps > usual) & (np.count_nonzero(jumps == usual) >= _REGULAR * len(jumps))
+        return (jumps > usual) & (np.count_nonzero(jumps == usual) >= 0.7 * len(jumps))
 
     def _until_pauses(self, begin: Times, end: Times) -> tuple[Times, Times]:
         """Return the times of steps on the GPU, which end where a capture ends."""

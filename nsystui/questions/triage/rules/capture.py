@@ -54,19 +54,17 @@ def capture(case: Case) -> Sequence[Finding | NotChecked]:
 @rule(5, frozenset({"kernels", "api_calls", "syncs"}), *map(FindingKind, PARTIAL))
 def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     """Find launches and kernels that the capture lacks, and GPU clocks that differ from the CPU's."""
-    users = gpu_users(case.job.session, case.tasks)
+    session, users = case.job.session, gpu_users(case.job.session, case.tasks)
     ranks = {item.task: item.rank for item in case.job.ranks if item.task in users}
-    accounts = launch_accounts(case.job.session, case.job.session.reports)
-    accounts = {task: account for task, account in accounts.items() if task in ranks}
+    accounts = {task: item for task, item in launch_accounts(session, session.reports).items() if task in ranks}
     lost = {task for task, account in accounts.items() if account.lost_kernels + account.lost_work}
     partial = {task: account for task, account in accounts.items() if task in lost or account.lost_launches}
     shifted = {task: account for task, account in accounts.items() if account.clock_error}
     indices = {task.report for task in ranks}
-    reports = [report for report in case.job.session.reports if report.index in indices] or case.reports
+    reports = [report for report in session.reports if report.index in indices] or case.reports
     untimed = {(report.index, table): numbers for report in reports for table, *numbers in untimed_work(report)}
     without_times = {task for task in ranks if any(index == task.report for index, _ in untimed)}
-    lacking = without_times | lost
-    case.once("lost kernels", lambda: lacking)
+    case.once("lost kernels", lambda: without_times | lost)
     findings = []
     if partial or untimed:
         without, kernels = (
@@ -78,8 +76,9 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
             pairs = (pair for (_, other), pair in untimed.items() if other == table)
             left_out, rows = map(sum, zip(*pairs, strict=True))
             missing.append(f"{left_out:,} of {rows:,} {table.short} have no possible time")
-        is_bound = untimed or lacking
-        bounds = "Busy times, counts and sums are lower bounds." if is_bound else "Idle time may have other causes."
+        bounds = (
+            "Busy times, counts and sums are lower bounds." if untimed or lost else "Idle time may have other causes."
+        )
         numbers = tuple(sorted(ranks[task] for task in without_times | partial.keys()))
         advice = Advice(
             "Read nsys's messages, and record a shorter part again, flushed more often (--cuda-flush-interval).",

@@ -253,11 +253,9 @@ _ROUND_TRIPS_COLUMNS = (
 @rule(210, WORK, FindingKind("round-trips", "data that go to the GPU and back repeatedly", BY_COPIES + BY_CPU))
 def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find sizes that are copied to the GPU and back equally often; the cost is |U(these copies) \ U(K)|."""
-    threshold = case.thresholds.copy_percent
-    if not case.job.session.count(tables.memory_ops):
-        return []  # `exposed_memory` reports it
-    if case.percent(case.mean([case.spent.exposed_memory])) < threshold:
-        return []
+    threshold, exposed = case.thresholds.copy_percent, case.percent(case.mean([case.spent.exposed_memory]))
+    if not case.job.session.count(tables.memory_ops) or exposed < threshold:
+        return []  # `exposed_memory` reports missing copies
     trips = _trips(case)
     sizes = {size for group in trips.values() for size, _, _ in group}
     if not sizes:
@@ -268,18 +266,15 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.exposed(Spans({key: times for key, times in copies.merged.items() if key in trips}, copies.count))
     if case.percent(cost) < threshold:
         return []
-    rows: list[tuple[int, ...]] = [
-        (device.device.task.rank, device.device.device, *trip)
-        for device in case.devices
-        for trip in trips.get(device.device.key, ())
-    ]
+    gpus = [(gpu.device.task.rank, gpu.device) for gpu in case.devices]
+    rows = [(rank, gpu.device, *trip) for rank, gpu in gpus for trip in trips.get(gpu.key, ())]
     rows.sort(key=lambda row: (-row[2] * row[3], str(row)))
     moved = sum(size * min(up, down) for _, _, size, up, down in rows)
-    size, ups, downs = max((trip for group in trips.values() for trip in group), key=lambda trip: trip[0] * trip[1])
+    _, _, size, ups, downs = rows[0]
     sentence = (
         f"Copies of equal size go to the GPU and back repeatedly: {bytes_words(moved)} each way. The largest group is "
-        f"{ups:,} copies of {bytes_words(size)} up and {downs:,} down. "
-        f"{case.each_gpu} spends {time_words(cost)} on these copies while no kernel runs."
+        f"{ups:,} copies of {bytes_words(size)} up and {downs:,} down. {case.each_gpu} spends {time_words(cost)} on "
+        "these copies while no kernel runs."
     )
     advice = Advice(
         "Keep the data of the next iteration on the GPU, and copy back only what the host reads.",

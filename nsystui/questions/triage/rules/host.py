@@ -324,10 +324,7 @@ _RECORDED = {
     causes.OFF_CPU: (canonical.OS_CALLS,),
 }
 """The tables that would show the cause."""
-_UNSEEN = Advice(
-    "Record with nsys 2026 or later, which shows when these functions ran, or look at what they do.",
-    _ADVICE[causes.IN_HOST_FUNCTION].reason,
-)
+_UNSEEN = Advice("Record these functions with nsys 2026 or later.", _ADVICE[causes.IN_HOST_FUNCTION].reason)
 _OTHER_FINDINGS = (
     "input-pipeline", "gil-held", "blocking-reads", "preempted", "allocator-churn", "jit-compilation",
     "host-allocation", "first-launches",
