@@ -44,7 +44,7 @@ NCCL_BACKEND, COPIES_BACKEND, OTHER_BACKEND = "NCCL", "NCCL copies", "other"
 BACKENDS = (
     (NCCL_BACKEND, r"^(?:void |_Z\d+)?[nr]ccl"),
     ("NVSHMEM", r"nvshmem|(?:barrier|sync|alltoall|broadcast|fcollect|rdxn|reducescatter)(?:_all)?_on_stream"),
-    ("DeepEP", r"(?:deep|hybrid)_ep(?:::|\d)|\buccl(?:::|_)"),
+    ("DeepEP", r"(?:deep|hybrid)_ep(?:::|\d)|\buccl(?:::ep::|_)"),
     ("pplx", r"\bpplx::|a2a_(?:dispatch|combine)"),
     ("symmetric memory", r"\bsymmetric_memory::|\b(?:barrier|(?:put|wait)_signal)_kernel\b"),
     ("MSCCL++", r"mscclpp"),
