@@ -279,16 +279,16 @@ class OnDemand:
     def tallies(self, names: Iterable[str]) -> dict[str, Tally]:
         """Return the tally of each table, and save it. Raises ExportError if the file cannot be read completely."""
         names = list(names)
-        missing = [name for name in names if name not in self.kept_tallies]
+        missing = [name for name in names if name not in self._tallies]
         if missing:
             with remembered_damage(self.results):
-                self.kept_tallies.update(self._tally(missing))
-            self.results.save(TALLIES, {name: tally.to_json() for name, tally in self.kept_tallies.items()})
+                self._tallies.update(self._tally(missing))
+            self.results.save(TALLIES, {name: tally.to_json() for name, tally in self._tallies.items()})
             self.results.save(_WHOLE, sorted(self._checks.whole))
-        return {name: self.kept_tallies[name] for name in names}
+        return {name: self._tallies[name] for name in names}
 
     @cached_property
-    def kept_tallies(self) -> dict[str, Tally]:
+    def _tallies(self) -> dict[str, Tally]:
         return self.results.load(TALLIES, read=partial(_by_table, Tally.from_json)) or {}
 
     def _tally(self, tables: Iterable[str]) -> dict[str, Tally]:

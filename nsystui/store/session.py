@@ -328,15 +328,13 @@ class Session:
         """
         self._expected = _Expected({name: frozenset(names) for name, names in columns.items()}, tuple(tallied))
 
-    def tally(self, report: Report, table: sa.Table | CanonicalTable, kept: bool = False) -> Tally | None:
+    def tally(self, report: Report, table: sa.Table | CanonicalTable) -> Tally | None:
         """Return the number, times and processes of a report's rows, without reading columns.
 
-        ``None`` if the report is packed, or joins captures, or with ``kept`` if no question has tallied the rows.
+        ``None`` if the report is packed, or joins captures.
         """
         unpacked = None if report.captures else self._on_demand.get(report.index)
-        if unpacked is None or (kept and table.name not in unpacked.kept_tallies):
-            return None
-        return unpacked.tally(table.name)
+        return None if unpacked is None else unpacked.tally(table.name)
 
     def part(self, reports: Iterable[int]) -> Session:
         """Return this session with only some of its reports, given by index.
@@ -452,11 +450,10 @@ class Session:
         self._forget_views()
 
     def drop_copies(self) -> None:
-        """Remove each report with the recording of another open report, with a warning."""
+        """Remove each report with the recording (the CUDA work, if any) of another open report, with a warning."""
         originals: dict[tuple[object, ...], Report] = {}
         for report in self.reports:
             facts, packed = report.metadata, report.packed
-            # Other versions or options of nsys may export other ranges of the same CUDA work.
             rows = [*map(packed.max_rows, _CUDA)]
             rows = rows if any(rows) else [packed.max_rows(table.name) for table in canonical.TABLES]
             processes = frozenset(facts.gpu_numbers), frozenset(facts.environment.items())

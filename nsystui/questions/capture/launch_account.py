@@ -102,8 +102,7 @@ def losses(accounts: Collection[LaunchAccount]) -> list[str]:
     others = f"{counted(work, 'graph launch, copy or memset call', 'have', calls)} no GPU work"
     missing = [*[words] * bool(kernels), *[others] * bool(work)]
     if unsure := sum(item.unsure for item in accounts):
-        number = f"{unsure:,} of these " * (unsure < kernels + work)
-        missing[-1] += f" ({number}captured into a graph or lost)"
+        missing[-1] += f" ({f'{unsure:,} of these ' * (unsure < kernels + work)}captured into a graph or lost)"
     return missing
 
 
@@ -195,13 +194,16 @@ def _left_out(reports: Collection[Report]) -> dict[int, list[int]]:
     }
 
 
-def launch_accounts(session: Session, reports: Collection[Report], of_all: bool = False) -> dict[Task, LaunchAccount]:
-    """Return the account of each process with launches, of reports that were read whole.
+def launch_accounts(
+    session: Session, reports: Collection[Report], of_all: bool = False, kept: bool = False
+) -> dict[Task, LaunchAccount]:
+    """Return the account of each process with launches, of reports that were read whole; with ``kept``, if stored.
 
     A process without recorded GPU work counts only if it shares its GPU, or with ``of_all``.
     """
-    stored = of_each_report(session, reports, "launch-accounts", _accounts, table=canonical.API_CALLS, in_memory=True)
-    silent = {task for tasks in silent_work(session).values() for task in tasks}
+    calls = canonical.API_CALLS
+    stored = of_each_report(session, reports, "launch-accounts", _accounts, table=calls, in_memory=True, kept=kept)
+    silent = {task for tasks in silent_work(session).values() for task in tasks} if stored else set()
     return {
         Task(index, process): LaunchAccount(*values)
         for index, arrays in stored.items()
@@ -256,9 +258,11 @@ def lost_work(session: Session) -> dict[tuple[Task, int], set[str]]:
     return {key: lost_on[gpu] for key, gpu in keys.items() if lost_on[gpu]}
 
 
-def lost_work_notes(session: Session, selection: Selection, reports: Collection[Report] = ()) -> list[str]:
+def lost_work_notes(
+    session: Session, selection: Selection, reports: Sequence[Report] = (), kept: bool = False
+) -> list[str]:
     """Return notes on launched kernels that are missing, and on clocks that differ; by default of all reports."""
-    accounts = launch_accounts(session, reports or session.reports)
+    accounts = launch_accounts(session, reports or session.reports, kept=kept)
     chosen = gpu_users(session, selection.tasks) if selection.tasks else accounts
     accounts = {task: item for task, item in accounts.items() if task in chosen}
     lost = losses([item for item in accounts.values() if item.lost_kernels + item.lost_work])
@@ -336,9 +340,8 @@ def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, tupl
             captures[task].append((start if name == "node" else opened[task].pop(), end))
         elif "EndCapture" in name:
             lone_end[task] = start
-    until = {task: (lone_end if task in opened else made)[task] for task in made}
-    spans = {task: captures[task] + [(start, _ANY_ID) for start in opened[task]] or [(0, 0)] for task in made}
-    return {task: (union(*np.array(spans[task]).T), until[task]) for task in made}
+    spans = {task: captures[task] + [(start, _ANY_ID) for start in opened.get(task, ())] or [(0, 0)] for task in made}
+    return {task: (union(*np.array(spans[task]).T), (lone_end if task in opened else made)[task]) for task in made}
 
 
 def _graph_events(reports: Sequence[int]) -> sa.Executable:

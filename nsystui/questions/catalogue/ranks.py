@@ -20,17 +20,17 @@ def _overview_columns(values: Values) -> Expected:
 
 
 def with_lost_work(job: OpenJob, selection: Selection, answer: TableAnswer, kept: bool = False) -> TableAnswer:
-    """Add the note on missing kernels; reads calls only if counts, with ``kept`` of earlier questions, show a lack."""
+    """Add the note on missing kernels; reads calls only if counts show a lack, and none with ``kept`` accounts."""
     from nsystui.questions.queries.tasks import may_lack_work
 
-    reports = [report for report in job.session.reports if may_lack_work(job.session, report, kept)]
+    reports = [report for report in job.session.reports if kept or may_lack_work(job.session, report)]
     if not reports:
         return answer
     from dataclasses import replace
 
     from nsystui.questions.capture.launch_account import lost_work_notes
 
-    return replace(answer, notes=(*lost_work_notes(job.session, selection, reports), *answer.notes))
+    return replace(answer, notes=(*lost_work_notes(job.session, selection, reports, kept), *answer.notes))
 
 
 def _ask_overview(job: OpenJob, selection: Selection, _: object) -> Answer:

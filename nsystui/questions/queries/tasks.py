@@ -125,13 +125,13 @@ def rows_of_tasks(
     return row_counts
 
 
-def may_lack_work(session: Session, report: Report, kept: bool = False) -> bool:
-    """Return whether a process has `MUCH_LOST` fewer operations than launches; true without tallies, unless ``kept``.
+def may_lack_work(session: Session, report: Report) -> bool:
+    """Return whether a process has `MUCH_LOST` fewer operations than launches; true without tallies.
 
     Replayed graphs that are traced by node count as whole.
     """
-    if (calls := session.tally(report, BY_NAME["api_calls"], kept)) is None:
-        return not kept
+    if (calls := session.tally(report, BY_NAME["api_calls"])) is None:
+        return True
     by_node = calls.replays.total() > 0 and not report.count(BY_NAME["graph_launches"])
     rows = calls.replays.copy() if by_node else Counter[int]()
     for table in GPU_TABLES:

@@ -60,8 +60,7 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     lost = {task for task, account in accounts.items() if account.lost_kernels + account.lost_work}
     partial = {task: account for task, account in accounts.items() if task in lost or account.lost_launches}
     shifted = {task: account for task, account in accounts.items() if account.clock_error}
-    indices = {task.report for task in ranks}
-    reports = [report for report in session.reports if report.index in indices] or case.reports
+    reports = [item for item in session.reports if any(item.index == task.report for task in ranks)] or case.reports
     untimed = {(report.index, table): numbers for report in reports for table, *numbers in untimed_work(report)}
     without_times = {task for task in ranks if any(index == task.report for index, _ in untimed)}
     case.once("lost kernels", lambda: without_times | lost)
