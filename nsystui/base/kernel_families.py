@@ -44,7 +44,7 @@ NCCL_BACKEND, COPIES_BACKEND, OTHER_BACKEND = "NCCL", "NCCL copies", "other"
 BACKENDS = (
     (NCCL_BACKEND, r"^(?:void |_Z\d+)?[nr]ccl"),
     ("NVSHMEM", r"nvshmem|(?:barrier|sync|alltoall|broadcast|fcollect|rdxn|reducescatter)(?:_all)?_on_stream"),
-    ("DeepEP", r"(?:deep|hybrid)_ep::|\buccl::ep::"),
+    ("DeepEP", r"(?:deep|hybrid)_ep(?:::|\d)|\buccl(?:::ep::|_)"),
     ("pplx", r"\bpplx::|a2a_(?:dispatch|combine)"),
     ("symmetric memory", r"\bsymmetric_memory::|\b(?:barrier|(?:put|wait)_signal)_kernel\b"),
     ("MSCCL++", r"mscclpp"),
@@ -53,8 +53,8 @@ BACKENDS = (
         r"(?:<[^(]*>)?\(.*\bnccl(?:DevComm|Window)"),
     ("UCX", r"\buc[pt]_|\bnixl"),
     ("user buffers", r"userbuffers"),
-    ("custom all-reduce", r"(?:one_?shot|two_?shot|multimem|mnnvl|custom|fast|quick|trtllm)_?all_?(?:reduce|gather)"
-        r"|cross_device_(?:reduce|store)|all_?reduce_?fusion|quick_?reduce|multimem_all|\bintra_node_comm::"
+    ("custom all-reduce", r"(?:one_?shot|two_?shot|multimem|mnnvl|custom|fast|quick|trtllm)_?(?:pull_|push_)?all_?"
+        r"(?:reduce|gather)|cross_device_(?:reduce|store)|all_?reduce_?fusion|quick_?reduce|multimem_all|\bintra_node_comm::"
         r"|multi_?gpu_?barrier_?kernel|lamport|(?:^|[^a-z])(?:all_?(?:reduce|gather|to_?all)|reduce_?scatter)_?"
         r"(?:kernel|one_?shot|two_?shot|naive|ring)"),
     ("custom all-to-all", r"(?:moe|mnnvl|ragged)_?(?:a2a|all_?to_?all)|\bmori::moe::|\b(?:inter|intra)_?node(?:_ll)?::"

@@ -33,6 +33,8 @@ from nsystui.store import seals
 
 Arrays = Mapping[str, Array]
 T = TypeVar("T")
+TALLIES = "tallies"
+"""The result with the tallies of a report's tables."""
 _LENGTH_BYTES = 4
 
 

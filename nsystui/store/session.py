@@ -96,6 +96,7 @@ _MANY = 256
 # Bytes of a number and of a text in a result, with derived data.
 _NUMBER, _TEXT = 16, 128
 _CLOCKS = "gpu-clocks"
+_CUDA = (canonical.KERNELS.name, canonical.MEMORY_OPS.name, canonical.API_CALLS.name)
 
 
 @dataclass
@@ -427,10 +428,12 @@ class Session:
         self._forget_views()
 
     def drop_copies(self) -> None:
-        """Remove each report with the recording of another open report, with a warning."""
+        """Remove each report with the recording (the CUDA work, if any) of another open report, with a warning."""
         originals: dict[tuple[object, ...], Report] = {}
         for report in self.reports:
-            facts, rows = report.metadata, (report.packed.max_rows(table.name) for table in canonical.TABLES)
+            facts, packed = report.metadata, report.packed
+            rows = [*map(packed.max_rows, _CUDA)]
+            rows = rows if any(rows) else [packed.max_rows(table.name) for table in canonical.TABLES]
             processes = frozenset(facts.gpu_numbers), frozenset(facts.environment.items())
             key = (facts.session_id, facts.session_start_utc, facts.duration, *processes, *rows)
             original = originals.setdefault(key, report) if facts.session_id else report

@@ -115,8 +115,8 @@ def tallied(table: CanonicalTable) -> frozenset[str]:
 class Tally:
     """The rows of one canonical table in one report: their number, times (ns), and number by process.
 
-    ``first`` and ``last`` are ``None`` without rows or times. ``processes`` and ``launches`` (API calls that launch,
-    copy or set memory) omit rows without a process.
+    ``first`` and ``last`` are ``None`` without rows or times. ``processes``, ``launches`` (API calls that launch, copy
+    or set memory) and ``replays`` (API calls that launch graphs) omit rows without a process.
     """
 
     rows: int = 0
@@ -124,16 +124,18 @@ class Tally:
     last: int | None = None
     processes: Counter[int] = field(default_factory=Counter)
     launches: Counter[int] = field(default_factory=Counter)
+    replays: Counter[int] = field(default_factory=Counter)
 
     def __add__(self, other: Tally) -> Tally:
-        numbers = self.processes + other.processes, self.launches + other.launches
+        numbers = (self.processes + other.processes, self.launches + other.launches, self.replays + other.replays)
         starts = [first for first in (self.first, other.first) if first is not None]
         ends = [last for last in (self.last, other.last) if last is not None]
         return Tally(self.rows + other.rows, min(starts, default=None), max(ends, default=None), *numbers)
 
     def to_json(self) -> list[Any]:
         """Return plain values for ``json.dump``."""
-        return [self.rows, self.first, self.last, *(list(of.items()) for of in (self.processes, self.launches))]
+        numbers = self.processes, self.launches, self.replays
+        return [self.rows, self.first, self.last, *(list(of.items()) for of in numbers)]
 
     @classmethod
     def from_json(cls, values: list[Any]) -> Tally:
@@ -152,8 +154,9 @@ def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, rows: str, 
     start, end, process = (f'"{name}"' if name in names else "NULL" for name in ("start", "end", "process"))
     times = f"{first_of(table, start)}, greatest(max({start}), max({end}))"
     launches = f"count(*) FILTER (({_WORK}) AND NOT contains(name, 'HostFunc'))" if "name" in names else "0"
-    query, tally = f"SELECT {process}, count(*), {launches}, {times} FROM {rows} GROUP BY 1", Tally()
-    for owner, number, launching, first, last in connection.execute(query).fetchall():
-        known = () if owner is None else (Counter({owner: number}), Counter({owner: launching}))
-        tally += Tally(number, first, last, *known)
+    replays = "count(*) FILTER (contains(name, 'GraphLaunch'))" if "name" in names else "0"
+    query, tally = f"SELECT {process}, {times}, count(*), {launches}, {replays} FROM {rows} GROUP BY 1", Tally()
+    for owner, first, last, *numbers in connection.execute(query).fetchall():
+        counters = () if owner is None else [Counter({owner: number}) for number in numbers]
+        tally += Tally(numbers[0], first, last, *counters)
     return tally

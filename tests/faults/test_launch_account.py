@@ -74,6 +74,13 @@ def test_lost_kernels_are_counted_by_rank_and_make_busy_time_a_lower_bound(tmp_p
         assert bound in whole and "lower" not in alone
 
 
+def test_the_kernel_summary_notes_missing_kernels_once_another_question_has_counted_calls(tmp_path):
+    """The first answer reads no calls; the note is also in remembered answers."""
+    path = written(tmp_path, {"lost": range(40, 104)})
+    notes = [program.run(question, path).err for question in ("kernels", "kernels", "gpu", "kernels", "kernels")]
+    assert ["64 of 200 kernel launches have no kernel" in note for note in notes] == [False, False, True, True, True]
+
+
 @pytest.mark.parametrize(("lost", "gpus", "words"), first(2, [
     (range(0, 200, 2), 1, "100 of 200"), ((), 1, ""), (range(200), 1, "200 of 200 kernel"), (range(200), 2, ""),
 ]))  # fmt: skip
@@ -183,6 +190,39 @@ def test_after_a_capture_that_could_not_begin_launches_need_kernels(tmp_path):
     told(finding(triaged(path), "incomplete-capture"), "63 of 199 kernel launches have no kernel")
 
 
+GRAPH_CALLS = {
+    "launches": "cudaGraphLaunch_v10000", "instantiates": "cudaGraphInstantiate_v12000",
+    "ends": "cudaStreamEndCapture_v10000",
+}  # fmt: skip
+
+
+def replaying(path, **calls):
+    """Turn calls, by correlation id, into calls of `GRAPH_CALLS`; a launched graph has eight kernels."""
+    for number, (kind, ids) in enumerate(calls.items(), 900003):
+        edit(path, f"INSERT INTO StringIds (id, value) VALUES ({number}, '{GRAPH_CALLS[kind]}')")
+        edit(path, *(f"UPDATE {CALLS} SET nameId = {number} WHERE correlationId = {call}" for call in ids))
+        kernels = f"{KERNELS} WHERE correlationId IN ({', '.join(map(str, ids))})"
+        edit(path, *[f"INSERT INTO {KERNELS} SELECT * FROM {kernels} AND graphNodeId IS NULL"] * 3)
+        edit(path, f"UPDATE {kernels.replace('WHERE', 'SET graphNodeId = 5 WHERE')}")
+        if kind != "launches":
+            edit(path, f"DELETE FROM {kernels}")
+
+
+@pytest.mark.parametrize(("calls", "words"), first(2, [
+    ({}, "is incomplete: 64 of 180 kernel launches have no kernel"),
+    ({"instantiates": [150]}, "64 of 179 kernel launches have no kernel (captured into a graph or lost)"),
+    ({"instantiates": [30]}, "is incomplete: 64 of 179 kernel launches have no kernel"),
+    ({"ends": [61]}, "63 of 179 kernel launches have no kernel (20 of these captured into a graph or lost)"),
+]))  # fmt: skip
+def test_launches_without_a_kernel_beside_graphs_whose_capture_was_not_recorded_are_counted(tmp_path, calls, words):
+    path = written(tmp_path, {"lost": range(40, 104)})
+    replaying(path, launches=range(1, 21), **calls)
+    found = triaged(path)
+    told(finding(found, "incomplete-capture"), f"{words}. Busy times")
+    assert "at least" in found.summary and not found.account
+    assert words.removeprefix("is incomplete: ") in program.run("overview", path).err
+
+
 def waiting(tmp_path, *, ends_after=-MS, wait_result=0, context=1):
     """Write 50 kernels of 1 ms, each with a wait for its stream; each kernel ends ``ends_after`` its wait, ns.
 
@@ -265,6 +305,9 @@ def test_gpu_work_of_which_no_time_was_collected_is_work(tmp_path):
 def test_kernels_that_start_before_their_launch_are_an_error_on_their_rank_alone(tmp_path):
     path = written(tmp_path, {}, {"delay": -2_000 * US, "first": 10_000 * US})
     told(finding(triaged(path), "clock-offset"), "on rank 1, kernels start 2 ms before their launch")
+    for question in ("gaps", "budget", "path"):
+        notes = [program.run(question, path, "--ranks", rank).err for rank in "01"]
+        assert ["causes of idle time cannot be known" in note for note in notes] == [False, True]
 
 
 @pytest.mark.campaign

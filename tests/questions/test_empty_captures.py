@@ -75,6 +75,8 @@ def test_what_was_not_asked_for_is_to_be_recorded(advice_on):
     ("Installed CUDA driver version (13.2) is not supported by this build of Nsight Systems.", "as new as the driver"),
     ("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES: no right to trace", "NVreg_RestrictProfilingToAdminUsers=0"),
     ("Time conversion from GPU UUID 1 is not supported from CTA", RAW),
+    ("CUDA profiling is not supported with MPS: CUPTI_ERROR_NOT_COMPATIBLE", "without MPS"),
+    ("CUPTI is not supported on this device", FORK),
     ("The capture range was never opened", "capture range opens"),
     ("CUDA tracing: the process was terminated", "let the program end by itself"),
     ("No CUDA events collected. Does the process use CUDA?", FORK),

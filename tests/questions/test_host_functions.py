@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support import job_of, records
+from support import edit, job_of, records
 from synthetic import ExportWriter
 from synthetic.gpu_program import Program
 from synthetic.writing.writer import NO_EVENT, STREAM_SYNC
@@ -48,6 +48,16 @@ def test_a_host_function_is_an_event_that_leads_to_its_call_and_no_gpu_work(tmp_
         (gpu,) = job.gpus(Selection())
         assert gpu.parts.kernels.length == 20 * (2 * MS - 10_000) + 2 * MS - 10_000
         assert sum(part.length for part in gpu.parts.disjoint) == gpu.parts.kernels.length
+
+
+@pytest.mark.parametrize("synchronises", [True, False])
+def test_a_host_function_of_which_no_run_was_recorded_may_be_the_cause_of_gaps(tmp_path: Path, synchronises: bool):
+    path = program(tmp_path / "a.sqlite", synchronises=synchronises)
+    edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH")
+    note = "20 functions on the CPU that streams wait for (cudaLaunchHostFunc) ran at unknown times: idle time may be"
+    told(finding(triaged(path), "idle-gaps"), note, advises=["nsys 2026 or later"], never=["Synchronise less"])
+    with job_of(path) as job:
+        assert any(words.startswith(note) for words in gaps_table(job, Selection()).notes)
 
 
 def test_its_lane_is_its_stream_and_does_not_make_the_stream_busy(tmp_path: Path):

@@ -143,6 +143,8 @@ def test_two_exports_of_one_recording_count_once(start, heard, tmp_path, identit
             process = out.process(1)
             for kernel in range(number):
                 out.kernel(process, 0, 7, kernel, kernel + 1, name="k()", correlation_id=kernel)
+            if name == "b":
+                out.nvtx_range(out.thread(process, 1, "python"), 0, 1, "only in one export")
     opener, job, exports = start([tmp_path], heard)
     opener.add(job, exports, whole)
     opener.align(job)

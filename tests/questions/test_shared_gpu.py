@@ -11,7 +11,7 @@ from support import edit, native, open_job, session_over
 from synthetic import ExportWriter, illnesses
 from synthetic.gpu_program import Program
 from synthetic.illnesses import MS, one_gpu
-from synthetic.rare_illnesses import exposed_copies
+from synthetic.rare_illnesses import exposed_copies, round_trips
 from synthetic.writing.writer import DEVICE, MANAGED, PAGEABLE
 from triaging import finding, judged, told, triaged
 
@@ -216,11 +216,13 @@ def test_no_pcie_link_is_made_up(name, tmp_path):
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", INTEGRATED)
-def test_copies_within_one_memory_can_be_left_out(name, tmp_path):
-    (path,) = exposed_copies(tmp_path / "a.sqlite").paths
+@pytest.mark.parametrize(("ill", "rule"), [
+    (exposed_copies, "exposed-memory"), (round_trips, "round-trips"), (illnesses.step_traffic, "step-traffic"),
+])  # fmt: skip
+def test_copies_within_one_memory_can_be_left_out(name, ill, rule, tmp_path):
+    (path,) = ill(tmp_path / "a.sqlite").paths
     named(path, name)
-    item = finding(triaged(path), "exposed-memory")
-    assert "share one memory" in item.advice.text and "inned" not in item.advice.text
+    told(finding(triaged(path), rule), advises=["share one memory"], never=["Pin the host", "link"])
 
 
 def test_steps_on_a_shared_gpu_are_judged_by_the_work_of_their_own_process(tmp_path):

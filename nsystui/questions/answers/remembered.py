@@ -17,7 +17,7 @@ from nsystui.base.selection import Selection
 from nsystui.exports.opening import ExportFile, check, look
 from nsystui.store.cache import Cache
 from nsystui.store.damage import damage_line, known_damage
-from nsystui.store.results import Results, version_of
+from nsystui.store.results import TALLIES, Results, version_of
 
 if TYPE_CHECKING:
     from nsystui.base.kernel_families import Rules
@@ -38,6 +38,8 @@ class Remembered:
     """A line for each file known to be damaged."""
     families: Rules = ()
     """The user's rules for kernel families, which affect answers."""
+    of_each: tuple[Results, ...] = ()
+    """The results of each file."""
 
     @classmethod
     def of_files(
@@ -47,8 +49,9 @@ class Remembered:
         # The file's name is in notes; its path in the cache depends on its state and columns.
         names = names or [file.path.name for file in files]
         states = [f"{name}|{cache.path_of(file).name}" for name, file in zip(names, files, strict=True)]
-        damage = [damage_line(file.path, known_damage(cache.results_of(file))) for file in files]
-        return cls(cache.results_of_several(states), tuple(files), tuple(filter(None, damage)), families)
+        of_each = tuple(cache.results_of(file) for file in files)
+        damage = [damage_line(file.path, known_damage(results)) for file, results in zip(files, of_each, strict=True)]
+        return cls(cache.results_of_several(states), tuple(files), tuple(filter(None, damage)), families, of_each)
 
     @classmethod
     def of_source(cls, source: JobSource) -> Remembered | None:
@@ -103,7 +106,9 @@ class Remembered:
             self.results.save(self._key(question), {"text": text, "answer": to_json(answer)}, version_of())
 
     def _key(self, question: Sequence[str]) -> str:
-        return json.dumps([*question, *self.families])
+        # The kernel summary notes missing kernels as soon as rows are tallied.
+        has_note = question[0] == "kernels" and any(results.load(TALLIES) for results in self.of_each)
+        return json.dumps([*question, *self.families, *["tallied"] * has_note])
 
 
 def remember_first_questions(job: OpenJob, cache: Cache) -> None:
@@ -114,7 +119,6 @@ def remember_first_questions(job: OpenJob, cache: Cache) -> None:
     """
     from nsystui.questions.events.listing import EventList
     from nsystui.questions.kernels.activities import API, work_summary
-    from nsystui.questions.kernels.summary import Names, kernel_summary
     from nsystui.questions.queries.registry import question_named
     from nsystui.questions.ranks.overview import task_table
     from nsystui.questions.stats import report_of
@@ -123,17 +127,17 @@ def remember_first_questions(job: OpenJob, cache: Cache) -> None:
     sources = [source.index for report in session.reports for source in report.sources]
     files = [session.exports[index] for index in sources if index in session.exports]
     remembered = Remembered.of_files(cache, files, job.families)
+    # The Overview also computes this: waiting for it avoids the memory of two computations.
+    task_table(job.session, Selection(), job.ranks, job.busy(Selection()))
     text = "cuda_gpu_kern_sum"
     if remembered.recall("stats", text) is None and job.session.reports:
         report, options = report_of(text)
         answer = report.ask(job, Selection(), options)
         if len(answer):
             remembered.keep(job, answer, report.help, "stats", text)
-            summary = kernel_summary(job.session, Selection(), Names.SMART, families=job.families)
             kernels = question_named("kernels")
+            summary = kernels.ask(job, Selection(), kernels.defaults())
             remembered.keep(job, summary, "", *kernels.key(kernels.default_values()))
-    # The Overview also computes this: waiting for it avoids the memory of two computations.
-    task_table(job.session, Selection(), job.ranks, job.busy(Selection()))
     work_summary(job.session, Selection(), API)
     EventList.build(job.session, Selection(), job.ranks)
 

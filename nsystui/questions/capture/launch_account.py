@@ -16,12 +16,13 @@ from nsystui.base.answer import RANK, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import counted
 from nsystui.base.types import Condition, Query
+from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import pid_of
-from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, union
 from nsystui.questions.gpu.utilisation import gpu_keys, gpu_users, silent_work
-from nsystui.questions.queries.data_notes import LOWER_BOUNDS, conditional_notes
+from nsystui.questions.queries.data_notes import LOWER_BOUNDS, UNKNOWN_BY_CLOCK, conditional_notes
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.tasks import COPYING, GPU_TABLES, MUCH_LOST, rows_of_tasks
@@ -74,6 +75,8 @@ class LaunchAccount:
     after_wait: int | None
     lost_graphs: int = 0
     """The graphs of ``lost_work``."""
+    unsure: int = 0
+    """Launches and copies without work that may have been captured into graphs, by captures that were not recorded."""
 
     @property
     def clock_error(self) -> int:
@@ -97,7 +100,10 @@ def losses(accounts: Collection[LaunchAccount]) -> list[str]:
     )
     words = f"{counted(kernels, 'kernel launch', 'have', launches)} no kernel"
     others = f"{counted(work, 'graph launch, copy or memset call', 'have', calls)} no GPU work"
-    return [*[words] * bool(kernels), *[others] * bool(work)]
+    missing = [*[words] * bool(kernels), *[others] * bool(work)]
+    if unsure := sum(item.unsure for item in accounts):
+        missing[-1] += f" ({f'{unsure:,} of these ' * (unsure < kernels + work)}captured into a graph or lost)"
+    return missing
 
 
 @dataclass
@@ -123,7 +129,8 @@ class _Counts:
             is_kind = calls["kind"] == kind
             self.calls[kind] += int(is_kind.sum())
             of_kind = np.concatenate(ids[: 1 if kind == _KERNEL_LAUNCH else None])
-            self.lone_calls[kind].append(calls["start"][is_kind & ~np.isin(calls["correlation_id"], of_kind)])
+            is_lone = is_kind & ~np.isin(calls["correlation_id"], of_kind)
+            self.lone_calls[kind].append(np.stack([calls["start"], calls["end"]])[:, is_lone])
         is_launch = calls["kind"] == _KERNEL_LAUNCH
         self.kernels += len(kernels["start"])
         self.first_call = min(self.first_call, calls["start"].min(initial=_ANY_ID))
@@ -147,27 +154,28 @@ class _Counts:
             if lateness := (ends[earlier[earlier > 0] - 1] - waits["end"][is_wait][earlier > 0]).tolist():
                 self.after_waits.append(max(lateness))
 
-    def account(self, captures: Sequence[tuple[int, int]], left_out: Sequence[int]) -> LaunchAccount:
+    def account(self, captures: Intervals, unsure_until: int, left_out: Sequence[int]) -> LaunchAccount:
         """Return the account of all portions; launches during ``captures`` of graphs make nodes, not kernels.
 
-        If graphs were launched, but their capture was not recorded, any launch may have made a node.
+        Launches before ``unsure_until`` may also have made nodes, of captures that were not recorded.
         """
         kernels_left_out, work_left_out, calls_left_out = left_out
-        calls = {kind: np.concatenate(parts) for kind, parts in self.lone_calls.items()}
-        for start, end in captures or [(-_ANY_ID, _ANY_ID)] * bool(self.calls[_GRAPH_LAUNCH]):
-            for kind in (_KERNEL_LAUNCH, _COPY):
-                calls[kind] = calls[kind][(calls[kind] < start) | (calls[kind] > end)]
+        calls = {}
+        for kind, parts in self.lone_calls.items():
+            starts, ends = np.concatenate(parts, axis=1)
+            calls[kind] = starts[(captures.covered(starts, ends + 1) == 0) | (kind == _GRAPH_LAUNCH)]
         max_delay = max(self.delays, default=0)
         lost = {kind: starts + max_delay + self.longest < self.end for kind, starts in calls.items()}
+        lost[_COPY] &= 100 * lost[_COPY].sum() >= MUCH_LOST * self.calls[_COPY]
         is_kernel_lost, graphs, copies = lost[_KERNEL_LAUNCH], int(lost[_GRAPH_LAUNCH].sum()), int(lost[_COPY].sum())
-        copies *= 100 * copies >= MUCH_LOST * self.calls[_COPY]
+        unsure = sum(int((lost[kind] & (calls[kind] < unsure_until)).sum()) for kind in (_KERNEL_LAUNCH, _COPY))
         is_launch_lost = np.concatenate(self.lone_kernels) - max_delay > self.first_call
         return LaunchAccount(
             self.calls[_KERNEL_LAUNCH], self.kernels, max(int(is_kernel_lost.sum()) - kernels_left_out, 0),
             self.calls[_COPY] + self.calls[_GRAPH_LAUNCH], max(graphs + copies - work_left_out, 0),
             max(int(is_launch_lost.sum()) - calls_left_out, 0),
             int((~is_kernel_lost).sum() + (~is_launch_lost).sum()), min(self.delays, default=None),
-            max(self.after_waits, default=None), graphs,
+            max(self.after_waits, default=None), graphs, unsure,
         )  # fmt: skip
 
 
@@ -186,13 +194,16 @@ def _left_out(reports: Collection[Report]) -> dict[int, list[int]]:
     }
 
 
-def launch_accounts(session: Session, reports: Collection[Report], of_all: bool = False) -> dict[Task, LaunchAccount]:
-    """Return the account of each process with launches, of reports that were read whole.
+def launch_accounts(
+    session: Session, reports: Collection[Report], of_all: bool = False, kept: bool = False
+) -> dict[Task, LaunchAccount]:
+    """Return the account of each process with launches, of reports that were read whole; with ``kept``, if stored.
 
     A process without recorded GPU work counts only if it shares its GPU, or with ``of_all``.
     """
-    stored = of_each_report(session, reports, "launch-accounts", _accounts, table=canonical.API_CALLS, in_memory=True)
-    silent = {task for tasks in silent_work(session).values() for task in tasks}
+    calls = canonical.API_CALLS
+    stored = of_each_report(session, reports, "launch-accounts", _accounts, table=calls, in_memory=True, kept=kept)
+    silent = {task for tasks in silent_work(session).values() for task in tasks} if stored else set()
     return {
         Task(index, process): LaunchAccount(*values)
         for index, arrays in stored.items()
@@ -219,7 +230,7 @@ def _accounts(session: Session, reports: list[Report]) -> dict[int, Arrays]:
     rows: dict[int, list[tuple[int | None, ...]]] = {report.index: [] for report in reports}
     for task, count in counts.items():
         if count.calls[_KERNEL_LAUNCH] and task.process != canonical.NO_PROCESS:
-            account = count.account(captures.get(task, ()), left_out[task.report])
+            account = count.account(*captures.get(task, (EMPTY, 0)), left_out[task.report])
             rows[task.report].append((task.process, task in worked, *astuple(account)))
     return {index: {"accounts": json_array(values)} for index, values in rows.items()}
 
@@ -237,25 +248,31 @@ def lost_work(session: Session) -> dict[tuple[Task, int], set[str]]:
     accounts, unrecorded = launch_accounts(session, session.reports), unrecorded_work(session, session.reports)
     reports = {report.index: report for report in session.reports}
     keys, silent = gpu_keys(session), silent_work(session)
-
-    def lost_by(task: Task) -> set[str]:
-        report, account = reports[task.report], accounts.get(task)
-        lost = {table.name for table, *_ in untimed_work(report)} | unrecorded[task].keys()
-        damaged = (table.name for table in GPU_TABLES if table.name in report.damaged)
-        return lost.union(damaged, account.lacks_much if account else ())
-
     lost_on: defaultdict[Hashable, set[str]] = defaultdict(set)
     for key, gpu in keys.items():
-        lost_on[gpu].update(*map(lost_by, (key[0], *silent[key])))
+        for task in (key[0], *silent[key]):
+            report, account = reports[task.report], accounts.get(task)
+            lost_on[gpu].update(unrecorded[task], account.lacks_much if account else ())
+            lost_on[gpu].update(table.name for table, *_ in untimed_work(report))
+            lost_on[gpu].update(table.name for table in GPU_TABLES if table.name in report.damaged)
     return {key: lost_on[gpu] for key, gpu in keys.items() if lost_on[gpu]}
 
 
-def lost_work_notes(session: Session, selection: Selection, reports: Collection[Report] = ()) -> list[str]:
-    """Return notes on launched kernels that are missing; by default of all reports."""
-    accounts = launch_accounts(session, reports or session.reports)
+def lost_work_notes(
+    session: Session, selection: Selection, reports: Sequence[Report] = (), kept: bool = False
+) -> list[str]:
+    """Return notes on launched kernels that are missing, and on clocks that differ; by default of all reports."""
+    accounts = launch_accounts(session, reports or session.reports, kept=kept)
     chosen = gpu_users(session, selection.tasks) if selection.tasks else accounts
-    lost = losses([item for task, item in accounts.items() if item.lost_kernels + item.lost_work and task in chosen])
-    return [*[f"{' and '.join(lost)}; {LOWER_BOUNDS}"] * bool(lost), *conditional_notes(session)]
+    accounts = {task: item for task, item in accounts.items() if task in chosen}
+    lost = losses([item for item in accounts.values() if item.lost_kernels + item.lost_work])
+    error = max((abs(item.clock_error) for item in accounts.values()), default=0)
+    apart = f"the clocks of GPU and CPU differ by {format_value(Unit.DURATION, error)} or more: {UNKNOWN_BY_CLOCK}"
+    return [
+        *[f"{' and '.join(lost)}; {LOWER_BOUNDS}"] * bool(lost),
+        *[apart] * bool(error),
+        *conditional_notes(session),
+    ]
 
 
 def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:
@@ -310,29 +327,44 @@ def _succeeded(api: sa.FromClause) -> Condition:
     return api.c.return_value.is_(None) | (api.c.return_value == 0)
 
 
-def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, list[tuple[int, int]]]:
-    """Return when each process captured graphs, ns: from cudaStreamBeginCapture until no capture is open."""
+def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, tuple[Intervals, int]]:
+    """Return when each process captured graphs, and until when it may have captured others, ns.
+
+    See docs/numbers.md#launch-account.
+    """
+    captures: defaultdict[Task, list[tuple[int, int]]] = defaultdict(list)
+    opened: defaultdict[Task, list[int]] = defaultdict(list)
+    lone_end, made = Counter[Task](), Counter[Task]()
+    for report, process, start, end, name in session.rows(_graph_events(reports)):
+        task = Task(report, process)
+        made[task] = start
+        if "BeginCapture" in name:
+            opened[task].append(start)
+        elif name == "node" or ("EndCapture" in name and opened.get(task)):
+            captures[task].append((start if name == "node" else opened[task].pop(), end))
+        elif "EndCapture" in name:
+            lone_end[task] = start
+    spans = {task: captures[task] + [(start, _ANY_ID) for start in opened.get(task, ())] or [(0, 0)] for task in made}
+    return {task: (union(*np.array(spans[task]).T), (lone_end if task in opened else made)[task]) for task in made}
+
+
+def _graph_events(reports: Sequence[int]) -> sa.Executable:
+    """Return a query of nodes, and of calls that begin or end captures, or make or update graphs."""
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
     from nsystui.store import tables
 
-    api = tables.api_calls
-    is_end = api.c.name.contains("StreamEndCapture")
-    query = sa.select(api.c.report, api.c.process, api.c.start, api.c.end, is_end).where(
-        of_reports(api.c.report, reports), is_end | (api.c.name.contains("StreamBeginCapture") & _succeeded(api))
+    api, nodes = tables.api_calls.c, tables.graph_nodes.c
+    is_named = sa.or_(*(api.name.contains(word) for word in ("EndCapture", "GraphInstantiate", "GraphExecUpdate")))
+    is_named |= api.name.contains("StreamBeginCapture") & _succeeded(tables.api_calls)
+    calls = sa.select(
+        api.report, api.process, api.start.label("time"), sa.func.coalesce(api.end, api.start), api.name
+    ).where(of_reports(api.report, reports), api.process.is_not(None), is_named)
+    times = sa.select(nodes.report, nodes.process, nodes.time, nodes.time + 1, sa.literal("node")).where(
+        of_reports(nodes.report, reports), nodes.process.is_not(None), nodes.time.is_not(None)
     )
-    captures: defaultdict[Task, list[tuple[int, int]]] = defaultdict(list)
-    opened: Counter[Task] = Counter()
-    for report, process, start, end, is_last in session.rows(query.order_by(api.c.start)):
-        task = Task(report, process)
-        was_open = opened[task] > 0
-        opened[task] = max(opened[task] + (-1 if is_last else 1), 0)
-        if not was_open and opened[task]:
-            captures[task].append((start, _ANY_ID))
-        elif was_open and not opened[task]:
-            captures[task][-1] = (captures[task][-1][0], end)
-    return captures
+    return sa.union_all(calls, times).order_by("time")
 
 
 def account_table(job: OpenJob, accounts: Mapping[Task, LaunchAccount] | None = None) -> TableAnswer:

@@ -19,19 +19,19 @@ def _overview_columns(values: Values) -> Expected:
     return columns_read(of_streams=bool(values["streams"])), TALLIED
 
 
-def with_lost_work(job: OpenJob, selection: Selection, answer: TableAnswer) -> TableAnswer:
-    """Add notes on missing kernels; counts launches only if their number shows a lack."""
+def with_lost_work(job: OpenJob, selection: Selection, answer: TableAnswer, kept: bool = False) -> TableAnswer:
+    """Add notes on missing kernels; reads calls only if counts show a lack, and none with ``kept`` accounts."""
     from dataclasses import replace
 
     from nsystui.questions.queries.data_notes import conditional_notes
     from nsystui.questions.queries.tasks import may_lack_work
 
-    reports, notes = [report for report in job.session.reports if may_lack_work(job.session, report)], None
-    if reports:
-        from nsystui.questions.capture.launch_account import lost_work_notes
+    reports = [report for report in job.session.reports if kept or may_lack_work(job.session, report)]
+    if not reports:
+        return replace(answer, notes=(*conditional_notes(job.session), *answer.notes))
+    from nsystui.questions.capture.launch_account import lost_work_notes
 
-        notes = lost_work_notes(job.session, selection, reports)
-    return replace(answer, notes=(*(notes or conditional_notes(job.session)), *answer.notes))
+    return replace(answer, notes=(*lost_work_notes(job.session, selection, reports, kept), *answer.notes))
 
 
 def _ask_overview(job: OpenJob, selection: Selection, _: object) -> Answer:

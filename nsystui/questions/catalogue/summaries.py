@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nsystui.questions.queries.question import Ask, Option, Question, RowKind, ShownRows, Values, View, steps_in
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer
+    from nsystui.base.answer import Answer, TableAnswer
     from nsystui.base.selection import Selection
     from nsystui.exports.ncu_csv import NcuLaunch
     from nsystui.questions.job.job import OpenJob
@@ -47,10 +47,17 @@ def _read_ncu(files: list[str], groups: tuple[GroupBy, ...], instances: str | No
 
 
 def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answer:
-    from nsystui.questions.kernels.summary import GroupBy, kernel_instances, kernel_summary
+    from nsystui.questions.catalogue.ranks import with_lost_work
+    from nsystui.questions.kernels.summary import kernel_instances
 
     if options.instances:
         return kernel_instances(job.session, selection, options.instances, options.names, job.ranks)
+    return with_lost_work(job, selection, _kernel_table(job, selection, options), kept=True)
+
+
+def _kernel_table(job: OpenJob, selection: Selection, options: _Kernels) -> TableAnswer:
+    from nsystui.questions.kernels.summary import GroupBy, kernel_summary
+
     arguments: dict[str, Any] = {
         "names": options.names,
         "group_by": options.groups,

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.selection import Task, Window
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.text import counted
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Intervals, intersect
 from nsystui.questions.gpu.device_time import DeviceIntervals, merged
-from nsystui.questions.queries.conditions import of_reports
+from nsystui.questions.queries.conditions import of_reports, where
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -57,6 +58,18 @@ def host_functions(session: Session, tasks: Sequence[Task]) -> dict[Task, Interv
     ran = merged(session, canonical.HOST_FUNCTIONS, ("report", "process"), places)
     offsets = {report.index: report.clock_offset for report in session.reports}
     return {task: ran[number, 0].shifted(offsets[task.report]) for number, task in enumerate(tasks)}
+
+
+def unseen_host_functions(session: Session, selection: Selection) -> tuple[int, str]:
+    """Return the number of selected calls that launch functions on the CPU without recorded times, and a note."""
+    name = tables.api_calls.c.name
+    silent = [report.index for report in session.reports if not report.count(tables.host_functions)]
+    is_named = name.contains("LaunchHostFunc") | name.contains("StreamAddCallback")
+    conditions = (*where(tables.api_calls, selection), of_reports(tables.api_calls.c.report, silent), is_named)
+    query = sa.select(sa.func.count()).select_from(tables.api_calls).where(*conditions)
+    number = int(session.scalar(query)) if silent and session.count(tables.api_calls) else 0
+    words = f"{counted(number, 'function')} on the CPU that streams wait for (cudaLaunchHostFunc) ran at unknown times"
+    return number, f"{words}: idle time may be theirs" if number else ""
 
 
 def causes_in_graphs(gaps: Intervals, ran: Intervals) -> dict[str, Intervals]:

@@ -25,6 +25,7 @@ from nsystui.base.units import format_value
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, subtract
 from nsystui.questions.capture.launch_account import lost_work_notes
+from nsystui.questions.gpu.graph_gaps import unseen_host_functions
 from nsystui.questions.host import causes
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.causes import Cause, folded, shown_times
@@ -447,8 +448,9 @@ def _answer(
 
 def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:
     read = (tables.host_samples, tables.sched_events, tables.os_calls, *((tables.nvtx_ranges,) if with_ranges else ()))
-    busy_notes = job.busy(selection.with_name(None)).notes
-    return (*missing_notes(job.session, *read), *busy_notes, *lost_work_notes(job.session, selection))
+    selection = selection.with_name(None)
+    notes = (*lost_work_notes(job.session, selection), unseen_host_functions(job.session, selection)[1])
+    return (*missing_notes(job.session, *read), *job.busy(selection).notes, *filter(None, notes))
 
 
 LEAST = 10_000

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     _Table = sa.Table | CanonicalTable
 
 LOWER_BOUNDS = "GPU busy times are lower bounds, idle times upper bounds"
+UNKNOWN_BY_CLOCK = "start-up, tail, launch delays and causes of idle time cannot be known"
 
 
 def missing_notes(session: Session, *needed: _Table) -> tuple[str, ...]:

@@ -44,12 +44,13 @@ def of_each_report(
     table: sa.Table | CanonicalTable | None = None,
     activity: str = "",
     in_memory: bool = False,
+    kept: bool = False,
 ) -> dict[int, Arrays]:
     """Return the arrays that answer ``question`` for each report, by its index.
 
     ``compute`` makes missing and invalid arrays (``is_valid``) from a session of their reports: all in one call, or in
     runs whose rows of ``table`` fit into memory, each saved before the next run. ``activity`` names the computation in
-    progress messages. With ``in_memory``, the session also keeps the arrays.
+    progress messages. With ``in_memory``, the session also keeps the arrays. With ``kept``, none are made.
     """
     version = _version(session, compute)
     results: dict[int, Arrays] = {}
@@ -61,7 +62,7 @@ def of_each_report(
         else:
             results[report.index] = arrays
     reports_by_index = {report.index: report for report in missing}
-    for computed in in_runs(session, missing, compute, table, activity):
+    for computed in in_runs(session, [] if kept else missing, compute, table, activity):
         readable = {report.index for report in session.reports}
         for index, arrays in computed.items():
             if index in readable:  # a report that could not be read completely was removed meanwhile

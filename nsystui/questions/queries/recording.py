@@ -61,7 +61,7 @@ _LIBC = "lower --osrt-threshold, and check that the program links the C library 
 _ALLOCATES = "check that the program allocates memory through CUDA while nsys records"
 _MANAGES = "check that the program uses unified memory (cudaMallocManaged)"
 _COUNTERS = "allow all users to read GPU counters (NVreg_RestrictProfilingToAdminUsers=0), and stop DCGM"
-_CUDA_MESSAGES = r"CUPTI.*(?:error|fail)|CUDA profiling|No CUDA events"
+_CUDA_MESSAGES = r"CUPTI.*(?:error|fail|not |unable)|CUDA profiling|No CUDA events"
 _SCHED_MESSAGES = r"context switch|Scheduling information"
 _NVTX_TABLES = (canonical.NVTX_RANGES, canonical.NVTX_MARKS)
 _CUDA = _Trace("CUDA", "-t cuda", _CUDA_MESSAGES, "", GPU_TABLES, "GPU activity")
@@ -85,6 +85,7 @@ _FLUSH = "let the program end by itself or call cudaProfilerStop: GPU work arriv
 _RANGE = "check that the capture range opens in the process that uses the GPU (cudaProfilerStart, the NVTX range)"
 _CUDA_FIXES = (
     (r"(?:CUPTI|CUDA|GPU(?! metrics)).*(?:privileg|permission)|ERR_NVGPUCTRPERM", _PERMISSION),
+    (r"\bMPS\b", "run without MPS (`echo quit | nvidia-cuda-mps-control`)"),
     (r"time ?conversion|ConvertGpuTicks|raw gpu timestamp", _RAW),
     (r"CUDA driver.*not supported|driver.*(?:too new|newer)|CUPTI.*NOT_COMPATIBLE", _NEWER),
     (r"MULTIPLE_SUBSCRIBERS|another (?:profiler|tool|CUPTI)", "run no other profiler (CUPTI) together with nsys"),

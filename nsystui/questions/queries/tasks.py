@@ -91,12 +91,17 @@ def thread_names(session: Session) -> dict[tuple[int, int], str]:
     return {(report, thread): name for report, thread, name in session.rows(query)} if session.reports else {}
 
 
-def rows_of_tasks(session: Session, table: CanonicalTable, reports: Iterable[Report]) -> dict[Task, int]:
-    """Count the rows of each process in a table; processes without rows are omitted."""
+def rows_of_tasks(
+    session: Session, table: CanonicalTable, reports: Iterable[Report], eager: bool = False
+) -> dict[Task, int]:
+    """Count the rows of each process in a table; processes without rows are omitted.
+
+    With ``eager``, operations of CUDA graphs that are traced by node do not count.
+    """
     row_counts: dict[Task, int] = {}
     untallied = []
     for report in reports:
-        tally = session.tally(report, table)
+        tally = None if eager else session.tally(report, table)
         if tally is None:
             untallied.append(report.index)
         else:
@@ -114,16 +119,24 @@ def rows_of_tasks(session: Session, table: CanonicalTable, reports: Iterable[Rep
             .where(of_reports(process_key[0], untallied), process_key[1].is_not(None))
             .group_by(*process_key)
         )
+        if eager:
+            query = query.where(columns.graph_node_id.is_(None))
         row_counts.update({Task(report, process): int(rows) for report, process, rows in session.rows(query)})
     return row_counts
 
 
 def may_lack_work(session: Session, report: Report) -> bool:
-    """Return whether a process has `MUCH_LOST` fewer operations than launches; true without tallies."""
-    tally, rows, least = session.tally(report, BY_NAME["api_calls"]), Counter[Task](), 1 - MUCH_LOST / 100
-    for table in GPU_TABLES if tally else ():
-        rows.update(rows_of_tasks(session, table, [report]))
-    return tally is None or any(rows[Task(report.index, pid)] < least * calls for pid, calls in tally.launches.items())
+    """Return whether a process has `MUCH_LOST` fewer operations than launches; true without tallies.
+
+    Replayed graphs that are traced by node count as whole.
+    """
+    if (calls := session.tally(report, BY_NAME["api_calls"])) is None:
+        return True
+    by_node = calls.replays.total() > 0 and not report.count(BY_NAME["graph_launches"])
+    rows = calls.replays.copy() if by_node else Counter[int]()
+    for table in GPU_TABLES:
+        rows.update({task.process: count for task, count in rows_of_tasks(session, table, [report], by_node).items()})
+    return any(rows[pid] < (1 - MUCH_LOST / 100) * launches for pid, launches in calls.launches.items())
 
 
 def _process_facts(session: Session) -> Mapping[int, Arrays]:

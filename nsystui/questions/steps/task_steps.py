@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from nsystui.base.anchors import NVTX
 from nsystui.base.selection import Task
-from nsystui.base.types import Labelled, Query
+from nsystui.base.types import Flags, Labelled, Query
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports
@@ -30,7 +30,6 @@ FEWEST = 3
 """The minimum number of consecutive steps, unless the user named them."""
 LEAST_COVERAGE = 0.5
 """The minimum share of a task's GPU time launched in its steps."""
-
 _TIMES = ("starts", "ends")
 _GPU = ("op_count", "op_time", "start", "end")
 _FACTS = ("name", "anchor", "agree", "differ", "is_doubtful", "labels")
@@ -87,7 +86,8 @@ class TaskSteps:
 
         A step begins when its range has begun and earlier steps' work has ended, at the latest with its first
         operation: idle time before an operation belongs to the step whose range contains it. It ends when the next step
-        begins; the last step, and steps that still run then, end with their last operation.
+        begins; the last step, steps that still run then, and steps before missing numbers end with their last
+        operation.
         """
         has_work = self.gpu.op_count > 0
         if self.on_gpu is not None:
@@ -95,8 +95,15 @@ class TaskSteps:
         first, last = self.gpu.start[has_work], self.gpu.end[has_work]
         before = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, last[:-1]))[: len(first)]
         begin = np.minimum(first, np.maximum(self.starts[has_work], before))
-        until = np.append(begin[1:], last[-1:])
+        until = np.append(np.where(self._lacks_next[has_work][:-1], last[:-1], begin[1:]), last[-1:])
         return self._until_pauses(begin, np.where(until > begin, until, last))
+
+    @property
+    def _lacks_next(self) -> Flags:
+        """Whether steps after each step were not recorded: its number jumps, although nearly all others do not."""
+        jumps = np.diff(self.numbers, append=self.numbers[-1:])
+        usual = np.median(jumps[:-1]) if len(jumps) > 1 else 0
+        return (jumps > usual) & (np.count_nonzero(jumps == usual) >= 0.7 * len(jumps))
 
     def _until_pauses(self, begin: Times, end: Times) -> tuple[Times, Times]:
         """Return the times of steps on the GPU, which end where a capture ends."""

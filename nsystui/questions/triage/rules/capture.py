@@ -20,7 +20,7 @@ from nsystui.questions.gpu.graph_gaps import HOST_NODE, TRACED, causes_in_graphs
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.gpu.utilisation import gpu_users
 from nsystui.questions.queries.conditions import duration, job_start, where
-from nsystui.questions.queries.data_notes import clock_note, conditional_notes
+from nsystui.questions.queries.data_notes import UNKNOWN_BY_CLOCK, clock_note, conditional_notes
 from nsystui.questions.queries.pauses import SURE_LOSS, hole_note
 from nsystui.questions.queries.recording import lost_work_advice, sizes_advice
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
@@ -54,19 +54,16 @@ def capture(case: Case) -> Sequence[Finding | NotChecked]:
 @rule(5, frozenset({"kernels", "api_calls", "syncs"}), *map(FindingKind, PARTIAL))
 def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     """Find launches and kernels that the capture lacks, and GPU clocks that differ from the CPU's."""
-    users = gpu_users(case.job.session, case.tasks)
+    session, users = case.job.session, gpu_users(case.job.session, case.tasks)
     ranks = {item.task: item.rank for item in case.job.ranks if item.task in users}
-    accounts = launch_accounts(case.job.session, case.job.session.reports)
-    accounts = {task: account for task, account in accounts.items() if task in ranks}
+    accounts = {task: item for task, item in launch_accounts(session, session.reports).items() if task in ranks}
     lost = {task for task, account in accounts.items() if account.lost_kernels + account.lost_work}
     partial = {task: account for task, account in accounts.items() if task in lost or account.lost_launches}
     shifted = {task: account for task, account in accounts.items() if account.clock_error}
-    indices = {task.report for task in ranks}
-    reports = [report for report in case.job.session.reports if report.index in indices] or case.reports
+    reports = [item for item in session.reports if any(item.index == task.report for task in ranks)] or case.reports
     untimed = {(report.index, table): numbers for report in reports for table, *numbers in untimed_work(report)}
     without_times = {task for task in ranks if any(index == task.report for index, _ in untimed)}
-    lacking = without_times | lost
-    case.once("lost kernels", lambda: lacking)
+    case.once("lost kernels", lambda: without_times | lost)
     findings = []
     if partial or untimed:
         without, kernels = (
@@ -79,8 +76,9 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
             left_out, rows = map(sum, zip(*pairs, strict=True))
             noun = f"row of {table.short}" if rows == 1 else table.short
             missing.append(f"{left_out:,} of {rows:,} {noun} {'has' if left_out == 1 else 'have'} no possible time")
-        is_bound = untimed or lacking
-        bounds = "Busy times, counts and sums are lower bounds." if is_bound else "Idle time may have other causes."
+        bounds = (
+            "Busy times, counts and sums are lower bounds." if untimed or lost else "Idle time may have other causes."
+        )
         numbers = tuple(sorted(ranks[task] for task in without_times | partial.keys()))
         advice = Advice(
             "Read nsys's messages, and record a shorter part again, flushed more often (--cuda-flush-interval).",
@@ -88,7 +86,9 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
         )
         is_much = untimed or any(account.lacks_much for account in partial.values())
         severity = Severity.ERROR if is_much else Severity.WARNING
-        text = f"The capture of {rank_words(numbers, case.ranks)} is incomplete: {' and '.join(missing)}. {bounds}"
+        is_unsure = all(item.lost_kernels + item.lost_work <= item.unsure for item in partial.values())
+        verb = "may be" if is_unsure and not untimed and not without else "is"
+        text = f"The capture of {rank_words(numbers, case.ranks)} {verb} incomplete: {' and '.join(missing)}. {bounds}"
         evidence, gist = account_table(case.job, partial), f"an incomplete capture ({', '.join(missing)})"
         findings.append(Finding(PARTIAL[0], severity, text, advice, _DOOR, evidence=evidence, ranks=numbers, gist=gist))
     return [*findings, *_clocks_apart(case, shifted, ranks)]
@@ -106,8 +106,8 @@ def _clocks_apart(case: Case, shifted: Mapping[Task, LaunchAccount], ranks: Mapp
             "nsys converts GPU timestamps to the clock of the CPU, and failed here.",
         )
         text = (
-            f"The clocks of GPU and CPU differ: on rank {ranks[worst]}, kernels {order.format(error)}. Start-up, "
-            "tail, launch delays and causes of idle time cannot be known."
+            f"The clocks of GPU and CPU differ: on rank {ranks[worst]}, kernels {order.format(error)}. "
+            f"{UNKNOWN_BY_CLOCK[:1].upper()}{UNKNOWN_BY_CLOCK[1:]}."
         )
         evidence, gist = account_table(case.job, shifted), f"clocks of GPU and CPU {error} apart"
         numbers, severity = tuple(sorted(ranks[task] for task in shifted)), Severity.ERROR

@@ -85,6 +85,13 @@ _ONE_MEMORY = Advice(
     "cudaHostGetDevicePointer).",
     "A copy within one memory saves nothing, and takes bandwidth from both.",
 )
+
+
+def to_host(case: Case, advice: Advice) -> Advice:
+    """Return the advice on copies between host and GPU: none is needed if both have one memory."""
+    return _ONE_MEMORY if has_one_memory(case.job.session) else advice
+
+
 _MIN_BYTES = 1 << 20
 """The minimum bytes of copies whose rate is shown; below, latency dominates."""
 
@@ -246,11 +253,9 @@ _ROUND_TRIPS_COLUMNS = (
 @rule(210, WORK, FindingKind("round-trips", "data that go to the GPU and back repeatedly", BY_COPIES + BY_CPU))
 def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find sizes that are copied to the GPU and back equally often; the cost is |U(these copies) \ U(K)|."""
-    threshold = case.thresholds.copy_percent
-    if not case.job.session.count(tables.memory_ops):
-        return []  # `exposed_memory` reports it
-    if case.percent(case.mean([case.spent.exposed_memory])) < threshold:
-        return []
+    threshold, exposed = case.thresholds.copy_percent, case.percent(case.mean([case.spent.exposed_memory]))
+    if not case.job.session.count(tables.memory_ops) or exposed < threshold:
+        return []  # `exposed_memory` reports missing copies
     trips = _trips(case)
     sizes = {size for group in trips.values() for size, _, _ in group}
     if not sizes:
@@ -261,18 +266,15 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.exposed(Spans({key: times for key, times in copies.merged.items() if key in trips}, copies.count))
     if case.percent(cost) < threshold:
         return []
-    rows: list[tuple[int, ...]] = [
-        (device.device.task.rank, device.device.device, *trip)
-        for device in case.devices
-        for trip in trips.get(device.device.key, ())
-    ]
+    gpus = [(gpu.device.task.rank, gpu.device) for gpu in case.devices]
+    rows = [(rank, gpu.device, *trip) for rank, gpu in gpus for trip in trips.get(gpu.key, ())]
     rows.sort(key=lambda row: (-row[2] * row[3], str(row)))
     moved = sum(size * min(up, down) for _, _, size, up, down in rows)
-    size, ups, downs = max((trip for group in trips.values() for trip in group), key=lambda trip: trip[0] * trip[1])
+    _, _, size, ups, downs = rows[0]
     sentence = (
         f"Copies of equal size go to the GPU and back repeatedly: {bytes_words(moved)} each way. The largest group is "
-        f"{ups:,} copies of {bytes_words(size)} up and {downs:,} down. "
-        f"{case.each_gpu} spends {time_words(cost)} on these copies while no kernel runs."
+        f"{ups:,} copies of {bytes_words(size)} up and {downs:,} down. {case.each_gpu} spends {time_words(cost)} on "
+        "these copies while no kernel runs."
     )
     advice = Advice(
         "Keep the data of the next iteration on the GPU, and copy back only what the host reads.",
@@ -282,7 +284,11 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
         "Time of host copies of 1 MiB or more while no kernel runs. Only sizes that go each way equally often count "
         "(within 20 %, 5 times or more). Mean over the GPUs."
     )
-    return [case.finding("round-trips", sentence, advice, _DOOR, cost, measured, (_ROUND_TRIPS_COLUMNS, rows))]
+    return [
+        case.finding(
+            "round-trips", sentence, to_host(case, advice), _DOOR, cost, measured, (_ROUND_TRIPS_COLUMNS, rows)
+        )
+    ]
 
 
 def _trips(case: Case) -> dict[Place, list[tuple[int, int, int]]]:
@@ -336,8 +342,7 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
         f"{case.blocking_words(BY_COPIES + BY_MIGRATIONS)} The largest part of all copy and memset time is {name}."
     )
     advice = next((_copy_advice(case, word, name) for word in _LESS if word in name), _USUAL)
-    if has_one_memory(case.job.session) and any(word in name for word in _LESS):
-        advice = _ONE_MEMORY
+    advice = to_host(case, advice) if any(word in name for word in _LESS) else advice
     advice = migration_advice(case) if "Unified" in name else advice
     measured = "Time of copies and memsets while no kernel runs, in the steady state. Mean over the GPUs."
     severity = Severity.WARNING if case.blocks(BY_COPIES + BY_MIGRATIONS, threshold) else Severity.INFO
@@ -363,8 +368,7 @@ def _shared_stream_remark(case: Case) -> list[Finding]:
         "Copy on a separate stream, and prefetch: start the copies for the next iteration while kernels run.",
         "The operations of a stream run one after the other, so no copy overlaps the kernels of its own stream.",
     )
-    advice = _ONE_MEMORY if has_one_memory(case.job.session) else advice
-    evidence = work_summary(case.job.session, case.scope, MEMORY)
+    advice, evidence = to_host(case, advice), work_summary(case.job.session, case.scope, MEMORY)
     measured = "Time of these copies while no kernel runs, in the steady state. Mean over the GPUs."
     return [case.finding("exposed-memory", sentence, advice, _DOOR, cost, measured, evidence, Severity.INFO)]
 

@@ -16,6 +16,7 @@ from nsystui.base.types import grouped
 from nsystui.exports import canonical
 from nsystui.exports.metadata import process_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
+from nsystui.questions.gpu.graph_gaps import unseen_host_functions
 from nsystui.questions.host import causes
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.causes import Cause, shown_times
@@ -323,6 +324,7 @@ _RECORDED = {
     causes.OFF_CPU: (canonical.OS_CALLS,),
 }
 """The tables that would show the cause."""
+_UNSEEN = Advice("Record these functions with nsys 2026 or later.", _ADVICE[causes.IN_HOST_FUNCTION].reason)
 _OTHER_FINDINGS = (
     "input-pipeline", "gil-held", "blocking-reads", "preempted", "allocator-churn", "jit-compilation",
     "host-allocation", "first-launches",
@@ -366,7 +368,7 @@ def _idle_gaps_finding(
     record = f"To see what the CPU did in the gaps: {case.record(canonical.API_CALLS)}."
     activity, advice = "", Advice(record, "CUDA calls show what the CPU did in the gaps.")
     if case.job.session.count(tables.api_calls):
-        activity, words, share, advice = _activity(case, times, works)
+        activity, words, share, advice = _activity(case, len(gaps), times, works)
         line = words if share > 50 else f"{share:.0f} % {words}"
         gist += f", mostly {words}" if share > 50 else f", {line}"
         line += _place_of(case, longest, works) if 2 * longest.length >= cost else ""
@@ -393,7 +395,9 @@ def _idle_gaps_finding(
     )  # fmt: skip
 
 
-def _activity(case: Case, times: Counter[Cause], works: Sequence[HostWork]) -> tuple[str, str, float, Advice]:
+def _activity(
+    case: Case, gaps: int, times: Counter[Cause], works: Sequence[HostWork]
+) -> tuple[str, str, float, Advice]:
     """Return a sentence on the launching thread's main activity, a few words, its share of the gaps, %, and advice."""
     spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in causes.KINDS}
     kind = max(spent, key=lambda name: spent[name])
@@ -408,6 +412,9 @@ def _activity(case: Case, times: Counter[Cause], works: Sequence[HostWork]) -> t
     words = f"running {short.words}" if kind == causes.RUNNING_CODE else short.words
     words, share = (words, share * part) if main.what and part > 0.5 else (kind, share)
     advice = allocator_advice(case) if kind == causes.ALLOCATING else _ADVICE.get(kind) or _unknown(case, kind)
+    unseen, note = unseen_host_functions(case.job.session, case.scope.with_name(None))
+    if 2 * unseen >= gaps and kind in (causes.SYNCHRONISING, *_REASON):
+        return f"{sentence} {note}.", words, share, _UNSEEN
     return sentence, words, share, advice
 
 

@@ -203,6 +203,8 @@ _FIRST_CALLS = 20
 _MIN_RATIO = 10
 """The minimum length of the call that creates the context, in medians of later calls."""
 _NO_CONTEXT = re.compile(r"Synchronize|Memcpy|Memset|Launch|EventQuery|StreamQuery")
+_BEFORE_CONTEXT = re.compile(r"^cu(?:Init|Library|ModuleGetLoadingMode|DeviceGet)|^cuda(?:GetDevice|DeviceGet)")
+"""Calls that need no context, and create none."""
 HOST_CALLS = (
     "cudaHostAlloc", "cudaMallocHost", "cudaFreeHost", "cudaHostRegister", "cudaHostUnregister", "cuMemHostAlloc",
     "cuMemAllocHost", "cuMemFreeHost", "cuMemHostRegister", "cuMemHostUnregister",
@@ -282,6 +284,7 @@ def _first_long_calls(case: Case) -> dict[Task, _Call]:
         .where(*where(calls, case.scope), end - start >= min_length, start < given.c.begin, calls.c.name.is_not(None))
     )
     rows = sorted(case.job.session.rows(query), reverse=True)  # the first call of a process last
+    rows = [row for row in rows if not _BEFORE_CONTEXT.search(row[4])]
     return {Task(report, process): _Call(*values) for report, process, *values in rows}
 
 

@@ -24,6 +24,7 @@ from nsystui.questions.steps.task_steps import NO_PHASE
 from nsystui.questions.triage.case import Case, LateRank, Place, bytes_words, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, IDLE, WORK, FindingKind, rule
+from nsystui.questions.triage.rules.copies import to_host
 from nsystui.store import tables
 
 _EVALUATION = r"(?:^|[^a-z:])(?:eval(?:uat\w*)?|val(?:id(?:at\w*)?)?)(?:[^a-z]|$)"
@@ -292,7 +293,7 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     measured = (
         "Host-to-device copies in the steady state that no kernel of the GPU overlaps. The mean is over the GPUs."
     )
-    advice, evidence = _advice(uploads), (_COLUMNS, rows)
+    advice, evidence = to_host(case, _advice(uploads)), (_COLUMNS, rows)
     return [case.finding("step-traffic", sentence, advice, Door("memory"), cost, measured, evidence)]
 
 
