@@ -35,8 +35,8 @@ def is_abandoned(path: Path) -> bool:
     return time.time() - path.stat().st_mtime > 24 * 3600
 
 
-def drop_abandoned(directory: Path) -> None:
-    """Remove the partial files of killed processes. Never raises, because other processes may do the same."""
+def drop_abandoned(directory: Path, folders: bool = True) -> None:
+    """Remove the partial files, and ``folders``, of killed processes. Never raises: other processes may do the same."""
     try:
         with os.scandir(directory) as entries:
             names = [entry.name for entry in entries if _NAME.match(entry.name)]
@@ -44,7 +44,7 @@ def drop_abandoned(directory: Path) -> None:
         return
     for name in names:
         with suppress(OSError):
-            if is_abandoned(directory / name):
+            if is_abandoned(directory / name) and (folders or not (directory / name).is_dir()):
                 remove(directory / name)
 
 

@@ -15,6 +15,7 @@ from disks import fill, half_written, small_disk
 
 from nsystui.base.errors import ExportError
 from nsystui.base.partial_files import drop_abandoned, is_abandoned, partial_name
+from nsystui.output.files import save_text
 from nsystui.store import seals, tables
 from nsystui.store.cache import Cache, Partial
 from nsystui.store.session import Session
@@ -186,6 +187,8 @@ class TestKilled:
         drop_abandoned(tmp_path)
         assert mine.exists() and other.exists()
         os.utime(other, (1, 1))
+        save_text("text", str(tmp_path / "a.txt"))
+        assert other.exists(), "the next pack into this folder finds there what a killed pack moved"
         drop_abandoned(tmp_path)
         assert mine.exists() and not other.exists()
 

@@ -26,12 +26,12 @@ def with_lost_work(job: OpenJob, selection: Selection, answer: TableAnswer, kept
     from nsystui.questions.queries.data_notes import conditional_notes
     from nsystui.questions.queries.tasks import may_lack_work
 
-    reports = [report for report in job.session.reports if kept or may_lack_work(job.session, report)]
-    if not reports:
-        return replace(answer, notes=(*conditional_notes(job.session), *answer.notes))
-    from nsystui.questions.capture.launch_account import lost_work_notes
+    notes = conditional_notes(job.session)
+    if reports := [report for report in job.session.reports if kept or may_lack_work(job.session, report)]:
+        from nsystui.questions.capture.launch_account import lost_work_notes
 
-    return replace(answer, notes=(*lost_work_notes(job.session, selection, reports, kept), *answer.notes))
+        notes = lost_work_notes(job.session, selection, reports, kept)
+    return replace(answer, notes=tuple(dict.fromkeys((*notes, *answer.notes))))
 
 
 def _ask_overview(job: OpenJob, selection: Selection, _: object) -> Answer:

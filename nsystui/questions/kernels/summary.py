@@ -37,7 +37,7 @@ from nsystui.base.types import Condition, Expression, Labelled, Query
 from nsystui.questions.kernels.occupancy import theoretical_occupancy
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, given, job_start, where
-from nsystui.questions.queries.data_notes import missing_notes, unrecorded_notes
+from nsystui.questions.queries.data_notes import conditional_notes, missing_notes, unrecorded_notes
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.kernel_names import full_names
 from nsystui.questions.queries.paged import PagedAnswer
@@ -292,7 +292,7 @@ def kernel_notes(session: Session) -> tuple[str, ...]:
     if graphs := session.count(tables.graph_launches):
         why = "their kernels were not traced one by one (record with --cuda-graph-trace=node)"
         notes += (f"{counted(graphs, 'whole CUDA graph launch', 'are')} not in this table: {why}",)
-    return notes
+    return (*notes, *conditional_notes(session))
 
 
 INSTANCE_COLUMNS = (
