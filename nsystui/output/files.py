@@ -214,7 +214,7 @@ def _target(path: Path, overwrite: bool) -> Path:
         raise OutputError(f"{shown_name} is not a regular file")
     if not overwrite and os.path.lexists(target):  # checked again at the end; this saves the user the wait
         raise TargetExistsError(shown_name)
-    drop_abandoned(target.parent, folders=False)  # `pack` reads those of a killed pack
+    drop_abandoned(target.parent, folders=False)  # a killed `pack` left a record there
     return Path(os.path.realpath(target)) if overwrite else target
 
 
