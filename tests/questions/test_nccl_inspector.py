@@ -14,9 +14,11 @@ from synthetic.demo import CaptureSession
 from synthetic.nccl_log import call, init
 from synthetic.nccl_program import A, B
 
+from nsystui.base.selection import Selection
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.from_log import read_log
 from nsystui.questions.nccl.pairing import NcclPairing
+from nsystui.questions.nccl.summary import nccl_summary
 
 KEYS = ("collective", "message_size", "algorithm", "protocol", "inspected")
 
@@ -299,6 +301,10 @@ def test_another_process_tells_nothing(reduced, text, pid):
     pairing = aligned(reduced, log(text, ("AllReduce", 100), ("AllReduce", 7), ("AllGather", 7), pid=pid))
     assert pairing.calls["message_size"].isna().all()
     assert "no calls of these processes" in pairing.notes[0]
+    advice = [
+        note for note in nccl_summary(reduced.session, Selection(), reduced.ranks, pairing).notes if "NCCL 2" in note
+    ]
+    assert len(advice) == 1 and "--nccl-log" not in advice[0]
 
 
 @pytest.mark.campaign

@@ -63,7 +63,7 @@ def nccl_notes(
     kernels, calls = selected(pairing.kernels, of_tasks), selected(pairing.calls, of_tasks)
     kernels = kernels[kernels["backend"].isin((NCCL_BACKEND, COPIES_BACKEND))]
     communication = calls[calls["collective"].notna()]
-    notes = list(_missing(session, ranks, kernels, communication))
+    notes = list(_missing(session, ranks, kernels, communication, has_log=bool(pairing.notes)))
     if copied := int((kernels["backend"] == COPIES_BACKEND).sum()):
         why = "their verdict is unknown, because copies begin once all ranks are ready, so that no wait is recorded"
         copies = "copies between GPUs without a kernel"
@@ -81,7 +81,7 @@ def nccl_notes(
 
 
 def _missing(
-    session: Session, ranks: Sequence[RankedTask], kernels: pd.DataFrame, communication: pd.DataFrame
+    session: Session, ranks: Sequence[RankedTask], kernels: pd.DataFrame, communication: pd.DataFrame, has_log: bool
 ) -> Iterator[str]:
     with_kernels, with_calls = _tasks(kernels), _tasks(communication)
     with_sizes = _tasks(communication[communication["message_size"].notna()])
@@ -101,7 +101,7 @@ def _missing(
             f"NCCL calls but no NCCL kernels{owners}: {recording_advice(session, session.reports, canonical.KERNELS)}"
         )
     if without := with_calls - with_sizes:
-        advice = sizes_advice(report_at(session, task.report) for task in without)
+        advice = sizes_advice((report_at(session, task.report) for task in without), has_log)
         yield f"no message sizes{_of(session, ranks, without, all_tasks)}: {advice}"
 
 

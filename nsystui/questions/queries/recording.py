@@ -124,13 +124,13 @@ def option_advice(reports: Iterable[Report], options: str) -> str:
     return f"a {origins.pop()} does not contain it; {record}" if len(origins) == 1 and all(origins) else record
 
 
-def sizes_advice(reports: Iterable[Report]) -> str:
-    """Return how to get NCCL's missing message sizes."""
+def sizes_advice(reports: Iterable[Report], has_log: bool) -> str:
+    """Return how to get NCCL's missing message sizes; ``has_log``: a log was given, but lacks them."""
+    or_log = "" if has_log else ", or add NCCL's log (--nccl-log)"
     facts = [report.metadata for report in reports if report.count(canonical.NCCL_CALLS)]
     if all(fact.made_of or fact.json_included or fact.blobs_included for fact in facts):
-        return "use NCCL 2.16.2 or later, or add NCCL's log (--nccl-log)"
-    again = f"export again with `{EXPORT_COMMAND} REPORT.nsys-rep` if NCCL is 2.16.2 or later"
-    return f"{again}, or add NCCL's log (--nccl-log)"
+        return f"use NCCL 2.16.2 or later{or_log}"
+    return f"export again with `{EXPORT_COMMAND} REPORT.nsys-rep` if NCCL is 2.16.2 or later{or_log}"
 
 
 def _advice(session: Session, report: Report, table: CanonicalTable) -> str:

@@ -227,7 +227,7 @@ def _missing(case: Case) -> Iterator[Finding]:
     if session.count(tables.nccl_calls) and not case.has_message_sizes:
         text = "NCCL's message sizes are not in the exports, so bandwidth cannot be computed."
         advice = Advice(
-            f"To see bandwidth: {sizes_advice(case.reports)}.",
+            f"To see bandwidth: {sizes_advice(case.reports, case.job.nccl_log is not None)}.",
             "Since NCCL 2.16.2, NVTX ranges have the message sizes. By default, an export of nsys leaves them out.",
         )
         yield Finding("no-message-sizes", Severity.INFO, text, advice, Door("nccl"))

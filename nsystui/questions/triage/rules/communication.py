@@ -516,7 +516,7 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.spent.nccl:
         return [NotChecked("small-messages", f"needs NCCL kernels: {case.absence}")]
     has_calls = case.job.session.count(tables.nccl_calls)
-    how = sizes_advice(case.reports) if has_calls else case.record(canonical.NCCL_CALLS)
+    how = sizes_advice(case.reports, case.job.nccl_log is not None) if has_calls else case.record(canonical.NCCL_CALLS)
     has_no_sizes = [NotChecked("small-messages", f"needs NCCL message sizes: {how}")]
     if not case.has_message_sizes:
         return has_no_sizes
