@@ -249,7 +249,9 @@ class _Parser(Parser):
         usage = f"usage: {self.prog} [OPTIONS] {' '.join(f'{arg}…' if arg == 'FILE' else arg for arg in positionals)}"
         advice = f"`{self.prog} --help` has the options and examples"
         text = f"{usage}\n{self.prog}: error: {readable(message)}{hint}\n{advice}\n"
-        self.exit(2, _encodable(text, sys.stderr.encoding if sys.stderr else None))
+        with suppress(OSError, AttributeError):  # argparse before Python 3.11.3 fails if stderr is closed or full
+            sys.stderr.write(_encodable(text, sys.stderr.encoding))
+        self.exit(2)
 
 
 def _print(text: str) -> None:

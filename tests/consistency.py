@@ -172,10 +172,11 @@ def _findings(ask: Answers, budget: Rows, whole: int) -> Iterator[str]:
         if "blocks no compute" in row["sentence"] and row["recoverable_ns"]:
             yield f"{name} blocks no compute, and {row['recoverable_ns']} ns could be saved"
     losses = re.search(r"Largest loss(?:es)?: (.*?\))\. ", text)
-    # Losses that may be the same time say so.
-    shares = [float(share) for share in re.findall(r"\(([0-9.]+) %\)", losses[1])] if losses else []
-    if sum(shares) > 100.1:
-        yield f"the largest losses add up to {sum(shares):.1f} %"
+    named = re.findall(r"\(([0-9.]+) %(\)?)", losses[1]) if losses else []
+    shares = [float(share) for share, _ in named]
+    apart = sum(float(share) for share, is_apart in named if is_apart)  # "may be the same time" follows the others
+    if apart > 100.1:
+        yield f"the largest losses add up to {apart:.1f} %"
     largest = {part: 100 * time * gpus / whole for part, time in means.items() if whole}
     named = ("startup", "tail", "exposed_nccl", "memory", "long_gaps")
     if (

@@ -41,9 +41,8 @@ EXAMPLES = """  nsystui diff before/ -- after/
   nsystui diff rank0.sqlite --time-a 1.2s:1.5s --time-b 4.2s:4.5s --format json"""
 
 _TABLES = ("summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "steps")
-
-
-_DEFAULT_ROWS = 10  # of each table except the summary, if several are printed for people
+_DEFAULT_ROWS = 10
+"""Rows of each table except the summary, if several tables are printed for people."""
 
 
 def prepared(words: Sequence[str]) -> list[str]:

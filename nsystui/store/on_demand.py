@@ -25,7 +25,7 @@ from nsystui.store.database import make_table
 from nsystui.store.packing import WORK_TABLES, MemorySink, Packer, PackingDatabase, Sink
 from nsystui.store.reader import Lookups
 from nsystui.store.report import has_span
-from nsystui.store.results import TALLIES, Results
+from nsystui.store.results import Results
 from nsystui.store.tally import LeftOut, Tally, tallied, tally_columns
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ColumnTable:
 
 
 Columns = ColumnFiles | ColumnTable
-_LEFT_OUT, _WHOLE = "left-out", "whole"
+_LEFT_OUT, _TALLIES, _WHOLE = "left-out", "tallies", "whole"
 
 
 @dataclass
@@ -279,13 +279,13 @@ class OnDemand:
         if missing := [name for name in names if name not in self._tallies]:
             with remembered_damage(self.results):
                 self._tallies.update(self._tally(missing))
-            self.results.save(TALLIES, {name: tally.to_json() for name, tally in self._tallies.items()})
+            self.results.save(_TALLIES, {name: tally.to_json() for name, tally in self._tallies.items()})
             self.results.save(_WHOLE, sorted(self._checks.whole))
         return {name: self._tallies[name] for name in names}
 
     @cached_property
     def _tallies(self) -> dict[str, Tally]:
-        return self.results.load(TALLIES, read=partial(_by_table, Tally.from_json)) or {}
+        return self.results.load(_TALLIES, read=partial(_by_table, Tally.from_json)) or {}
 
     def _tally(self, tables: Iterable[str]) -> dict[str, Tally]:
         tallies, missing = dict[str, Tally](), {}

@@ -33,8 +33,6 @@ from nsystui.store import seals
 
 Arrays = Mapping[str, Array]
 T = TypeVar("T")
-TALLIES = "tallies"
-"""The result with the tallies of a report's tables."""
 _LENGTH_BYTES = 4
 
 
@@ -229,6 +227,10 @@ class Results:
         with suppress(OSError):  # the cache may be read-only
             os.utime(self.directory if self.caps is None else file)
         return _decoded(content)
+
+    def has(self, question: str) -> bool:
+        """Return whether the directory of a report has any version of a result."""
+        return self.directory is not None and any(self.directory.glob(_file_name(question, "*")))
 
     def _file(self, directory: Path, key: ResultKey) -> Path:
         if self.caps is None:

@@ -94,7 +94,7 @@ def _filled(place: Path, asked: list[tuple[str, ...]]) -> Filled:
     for words in asked:
         program.run(*words, *others, *_ANSWERED)
     cache = Filled(place / "cache", files, others, {}, {})
-    for words in asked:
+    for words in [*asked, *asked]:  # `kernels` asks anew once launches are counted
         cache.right[words] = cache.ask(words)
     assert not program.failures(list(cache.right.values()))
     for words in asked:

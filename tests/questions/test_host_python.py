@@ -196,7 +196,7 @@ def test_lost_names_of_a_function_and_of_the_domain_are_told(tmp_path):
         found = {row["function"]: row["own"] for row in functions_table(job, Selection()).records()}
         note = left_out_note(job.session.reports)
     assert found == {f"[name {number} lost]": 6, "forward": 3, "train_step": 0}
-    assert "lacks the names of" in note and "1 functions and modules" in note
+    assert "lacks the names of" in note and "1 row of functions and modules" in note
 
 
 @pytest.mark.campaign

@@ -17,7 +17,7 @@ from nsystui.base.selection import Selection
 from nsystui.exports.opening import ExportFile, check, look
 from nsystui.store.cache import Cache
 from nsystui.store.damage import damage_line, known_damage
-from nsystui.store.results import TALLIES, Results, version_of
+from nsystui.store.results import Results, version_of
 
 if TYPE_CHECKING:
     from nsystui.base.kernel_families import Rules
@@ -106,9 +106,9 @@ class Remembered:
             self.results.save(self._key(question), {"text": text, "answer": to_json(answer)}, version_of())
 
     def _key(self, question: Sequence[str]) -> str:
-        # The kernel summary notes missing kernels as soon as rows are tallied.
-        has_note = question[0] == "kernels" and any(results.load(TALLIES) for results in self.of_each)
-        return json.dumps([*question, *self.families, *["tallied"] * has_note])
+        # The kernel summary notes missing kernels as soon as launches are counted.
+        has_note = question[0] == "kernels" and any(results.has("launch-accounts") for results in self.of_each)
+        return json.dumps([*question, *self.families, *["noted"] * has_note])
 
 
 def remember_first_questions(job: OpenJob, cache: Cache) -> None:
