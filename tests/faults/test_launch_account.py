@@ -1,6 +1,7 @@
 """Accounts of launches: kernels and launches that a capture lacks, and GPU clocks that differ from the CPU's."""
 
 import shutil
+from dataclasses import replace
 from itertools import product
 
 import program
@@ -14,6 +15,7 @@ from triaging import finding, judged, told, triaged
 from nsystui.base.selection import Selection
 from nsystui.questions.blocking.budget import budget_by_step
 from nsystui.questions.blocking.phase_table import budget_of_phases
+from nsystui.questions.capture.launch_account import LaunchAccount, losses
 from nsystui.questions.host.time_budget import budget_with_causes
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import MEMORY, work_summary
@@ -132,6 +134,13 @@ def test_a_process_with_copies_and_launches_but_no_kernel_lacks_its_kernels(tmp_
     told(finding(found, "incomplete-capture"), "200 of 200 kernel launches have no kernel", "rank 1", never=["rank 0"])
     alone = triaged(out.path)
     assert "at least" in alone.summary and "Largest loss" not in alone.summary and "hardly" not in alone.headline
+
+
+def test_launches_that_rows_left_out_explain_are_not_told_as_captured_or_lost():
+    account = LaunchAccount(10, 7, 0, 0, 0, 2, 0, None, None, unsure=3)
+    assert losses([account]) == []
+    words = "1 of 10 kernel launches has no kernel (captured into a graph or lost)"
+    assert losses([replace(account, lost_kernels=1)]) == [words]
 
 
 def test_kernels_without_a_launch_leave_busy_time_as_it_is(tmp_path):

@@ -101,8 +101,9 @@ def losses(accounts: Collection[LaunchAccount]) -> list[str]:
     words = f"{counted(kernels, 'kernel launch', 'have', launches)} no kernel"
     others = f"{counted(work, 'graph launch, copy or memset call', 'have', calls)} no GPU work"
     missing = [*[words] * bool(kernels), *[others] * bool(work)]
-    if unsure := sum(item.unsure for item in accounts):
-        missing[-1] += f" ({f'{unsure:,} of these ' * (unsure < kernels + work)}captured into a graph or lost)"
+    if missing and (unsure := sum(item.unsure for item in accounts)):
+        number = f"{unsure:,} of these " if unsure < kernels + work else ""
+        missing[-1] += f" ({number}captured into a graph or lost)"
     return missing
 
 

@@ -24,7 +24,7 @@ def with_lost_work(job: OpenJob, selection: Selection, answer: TableAnswer, kept
     from dataclasses import replace
 
     from nsystui.questions.queries.data_notes import conditional_notes
-    from nsystui.questions.queries.tasks import may_lack_work
+    from nsystui.questions.queries.recording import may_lack_work
 
     notes = conditional_notes(job.session)
     if reports := [report for report in job.session.reports if kept or may_lack_work(job.session, report)]:

@@ -19,6 +19,7 @@ from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.tasks import (
     COPYING,
     GPU_TABLES,
+    MUCH_LOST,
     launches_without_work,
     process_names,
     rows_of_tasks,
@@ -149,6 +150,20 @@ def _advice(session: Session, report: Report, table: CanonicalTable) -> str:
         hint = "; the job may not use NCCL, or sets NCCL_NVTX_DISABLE" if table is canonical.NCCL_CALLS else ""
         return f"{trace.name} was traced, but no {noun} of this kind was recorded{hint}"
     return _cause(session, report, trace)
+
+
+def may_lack_work(session: Session, report: Report) -> bool:
+    """Return whether a process has `MUCH_LOST` fewer operations than launches; true without tallies.
+
+    Replayed graphs that are traced by node count as whole.
+    """
+    if (calls := session.tally(report, BY_NAME["api_calls"])) is None:
+        return True
+    by_node = calls.replays.total() > 0 and not report.count(BY_NAME["graph_launches"])
+    rows = calls.replays.copy() if by_node else Counter[int]()
+    for table in GPU_TABLES:
+        rows.update({task.process: count for task, count in rows_of_tasks(session, table, [report], by_node).items()})
+    return any(rows[pid] < (1 - MUCH_LOST / 100) * launches for pid, launches in calls.launches.items())
 
 
 def lost_work_advice(session: Session, reports: Iterable[Report]) -> str:

@@ -125,20 +125,6 @@ def rows_of_tasks(
     return row_counts
 
 
-def may_lack_work(session: Session, report: Report) -> bool:
-    """Return whether a process has `MUCH_LOST` fewer operations than launches; true without tallies.
-
-    Replayed graphs that are traced by node count as whole.
-    """
-    if (calls := session.tally(report, BY_NAME["api_calls"])) is None:
-        return True
-    by_node = calls.replays.total() > 0 and not report.count(BY_NAME["graph_launches"])
-    rows = calls.replays.copy() if by_node else Counter[int]()
-    for table in GPU_TABLES:
-        rows.update({task.process: count for task, count in rows_of_tasks(session, table, [report], by_node).items()})
-    return any(rows[pid] < (1 - MUCH_LOST / 100) * launches for pid, launches in calls.launches.items())
-
-
 def _process_facts(session: Session) -> Mapping[int, Arrays]:
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         devices, names = _devices_and_names(part, reports)

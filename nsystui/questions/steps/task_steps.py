@@ -30,6 +30,8 @@ FEWEST = 3
 """The minimum number of consecutive steps, unless the user named them."""
 LEAST_COVERAGE = 0.5
 """The minimum share of a task's GPU time launched in its steps."""
+_REGULAR = 0.7
+"""The share of steps at the usual distance of numbers, from which a larger distance means unrecorded steps."""
 _TIMES = ("starts", "ends")
 _GPU = ("op_count", "op_time", "start", "end")
 _FACTS = ("name", "anchor", "agree", "differ", "is_doubtful", "labels")
@@ -103,7 +105,7 @@ class TaskSteps:
         """Whether steps after each step were not recorded: its number jumps, although nearly all others do not."""
         jumps = np.diff(self.numbers, append=self.numbers[-1:])
         usual = np.median(jumps[:-1]) if len(jumps) > 1 else 0
-        return (jumps > usual) & (np.count_nonzero(jumps == usual) >= 0.7 * len(jumps))
+        return (jumps > usual) & (np.count_nonzero(jumps == usual) >= _REGULAR * len(jumps))
 
     def _until_pauses(self, begin: Times, end: Times) -> tuple[Times, Times]:
         """Return the times of steps on the GPU, which end where a capture ends."""

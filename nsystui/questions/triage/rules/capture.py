@@ -107,7 +107,7 @@ def _clocks_apart(case: Case, shifted: Mapping[Task, LaunchAccount], ranks: Mapp
         )
         text = (
             f"The clocks of GPU and CPU differ: on rank {ranks[worst]}, kernels {order.format(error)}. "
-            f"{UNKNOWN_BY_CLOCK[:1].upper()}{UNKNOWN_BY_CLOCK[1:]}."
+            f"{UNKNOWN_BY_CLOCK.capitalize()}."
         )
         evidence, gist = account_table(case.job, shifted), f"clocks of GPU and CPU {error} apart"
         numbers, severity = tuple(sorted(ranks[task] for task in shifted)), Severity.ERROR

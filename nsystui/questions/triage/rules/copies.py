@@ -85,15 +85,13 @@ _ONE_MEMORY = Advice(
     "cudaHostGetDevicePointer).",
     "A copy within one memory saves nothing, and takes bandwidth from both.",
 )
+_MIN_BYTES = 1 << 20
+"""The minimum bytes of copies whose rate is shown; below, latency dominates."""
 
 
 def to_host(case: Case, advice: Advice) -> Advice:
-    """Return the advice on copies between host and GPU: none is needed if both have one memory."""
+    """Return the advice on copies between host and GPU: to make none if both have one memory."""
     return _ONE_MEMORY if has_one_memory(case.job.session) else advice
-
-
-_MIN_BYTES = 1 << 20
-"""The minimum bytes of copies whose rate is shown; below, latency dominates."""
 
 
 @rule(
@@ -284,11 +282,8 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
         "Time of host copies of 1 MiB or more while no kernel runs. Only sizes that go each way equally often count "
         "(within 20 %, 5 times or more). Mean over the GPUs."
     )
-    return [
-        case.finding(
-            "round-trips", sentence, to_host(case, advice), _DOOR, cost, measured, (_ROUND_TRIPS_COLUMNS, rows)
-        )
-    ]
+    advice, evidence = to_host(case, advice), (_ROUND_TRIPS_COLUMNS, rows)
+    return [case.finding("round-trips", sentence, advice, _DOOR, cost, measured, evidence)]
 
 
 def _trips(case: Case) -> dict[Place, list[tuple[int, int, int]]]:
