@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from nsystui.base.terminal import complain as complain
 from nsystui.base.text import counted
 from nsystui.commands.configuration import CLOCKS, add_limits
 from nsystui.commands.request import OutputName
-from nsystui.questions.queries.question import STEPS, Question, Values
+from nsystui.questions.queries.question import STEPS, Expected, Question, Values
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from nsystui.questions.answers.remembered import Remembered
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.job.opening import JobSource
-
-    _Expected = tuple[Mapping[str, Collection[str]], Collection[str]]
 
 
 # Options that select rows of an answer, and all options whose answers are not remembered.
@@ -194,7 +192,7 @@ def open_job(
     request: Request,
     whole: bool = True,
     times: bool = False,
-    expected: _Expected | None = None,
+    expected: Expected | None = None,
     partly: bool = False,
     line: ProgressLine | None = None,
 ) -> OpenJob:
@@ -260,17 +258,16 @@ def source_of(request: Request) -> JobSource:
     )
 
 
-def _expect(job: OpenJob, expected: _Expected | None, with_clock: bool) -> None:
+def _expect(job: OpenJob, expected: Expected | None, with_clock: bool) -> None:
     if expected is None:
         return
     columns, tallied = expected
-    merged = {table: set(names) for table, names in columns.items()}
     if with_clock:
         from nsystui.questions.collectives.alignment import columns_read
 
-        for table, names in columns_read().items():
-            merged.setdefault(table, set()).update(names)
-    job.session.expect(merged, tallied)
+        clock = columns_read()
+        columns = {table: {*columns.get(table, ()), *clock.get(table, ())} for table in {*columns, *clock}}
+    job.session.expect(columns, tallied)
 
 
 def remembered(request: Request) -> Remembered | None:

@@ -313,9 +313,8 @@ class OnDemand:
     @cached_property
     def _span(self) -> tuple[int | None, int | None]:
         """The first start and last end, ns; OS runtime calls count only in a report without other events."""
-        os_calls = {canonical.OS_CALLS.name} & self.fed
         span = self._span_of(self.timed)
-        return span if span[0] is not None else self._span_of(os_calls)
+        return span if span[0] is not None else self._span_of({canonical.OS_CALLS.name} & self.fed)
 
     @cached_property
     def timed(self) -> frozenset[str]:

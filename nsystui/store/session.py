@@ -83,12 +83,6 @@ class Computation:
         return f"{self.what}: {self.done:,} of {self.total:,} {self.parts}"
 
 
-@dataclass(frozen=True)
-class _Expected:
-    columns: Mapping[str, frozenset[str]]
-    tallied: tuple[str, ...]
-
-
 # Planning for this many reports takes no longer than for a single report.
 _FEW = 4
 # The metadata of more reports would take too much memory.
@@ -131,7 +125,8 @@ class Session:
     _on_demand: dict[int, OnDemand] = field(default_factory=dict)
     _identities: dict[int, str] = field(default_factory=dict)
     _memory: Memory = field(default_factory=Memory)
-    _expected: _Expected | None = None
+    _expected: Mapping[str, Collection[str]] = field(default_factory=dict)
+    _tallied: Collection[str] | None = None
     _packing: Packing | None = None
     _database: duckdb.DuckDBPyConnection | None = None
     _view_columns: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -317,13 +312,13 @@ class Session:
         facts = replace(opened.metadata, gpu_clocks=native.gpu_clocks)
         return OnDemand(file, facts, native, cursor, index, self.cache, packing, self.warn, results)
 
-    def expect(self, columns: Mapping[str, Collection[str]], tallied: Iterable[str] = ()) -> None:
+    def expect(self, columns: Mapping[str, Collection[str]], tallied: Collection[str] | None = ()) -> None:
         """Announce the columns, and the tables to tally, that every report must provide.
 
-        When a query first needs an unpacked report, all of this is read at once, with the span of its events: several
-        exports in parallel, no table twice.
+        The first query of an unpacked report reads all of this, and the span of its events unless ``tallied`` is
+        ``None``: several exports in parallel, no table twice.
         """
-        self._expected = _Expected({name: frozenset(names) for name, names in columns.items()}, tuple(tallied))
+        self._expected, self._tallied = columns, tallied
 
     def tally(self, report: Report, table: sa.Table | CanonicalTable) -> Tally | None:
         """Return the number, times and processes of a report's rows, without reading columns.
@@ -375,8 +370,7 @@ class Session:
         """Read ``used`` columns, and the columns of earlier queries, from unpacked reports."""
         if not self._on_demand:
             return
-        expected = self._expected.columns if self._expected is not None else {}
-        used = {name: {*used.get(name, ()), *expected.get(name, ())} for name in {*used, *expected}}
+        used = {name: {*used.get(name, ()), *self._expected.get(name, ())} for name in {*used, *self._expected}}
         added = frozenset({"report", "clock_offset"})
         wanted = {name: self._view_columns.get(name, frozenset()).union(names) - added for name, names in used.items()}
         for index, failure in self._failures(wanted).items():
@@ -394,8 +388,8 @@ class Session:
             try:
                 with memory_errors(self.limits, self.cache is not None, report.path), remembered_damage(report.results):
                     report.load(wanted)
-                    if self._expected is not None:
-                        report.tallies({*self._expected.tallied, *report.timed})
+                    if self._tallied is not None:
+                        report.tallies({*self._tallied, *report.timed})
             except ExportError as error:
                 return error
             return None

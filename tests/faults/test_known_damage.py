@@ -62,6 +62,12 @@ def test_whatever_meets_the_damage_names_the_table(export, command):
     assert RUNTIME in line
 
 
+def test_events_of_undamaged_tables_are_listed(export, whole):
+    words = ("events", "--kinds", "kernel,memory", *CSV)
+    ran = program.run(*words, export)
+    assert (ran.status, ran.out) == (0, program.run(*words, whole).out)
+
+
 @pytest.mark.campaign
 def test_it_is_known_of_this_export_alone(export, whole):
     program.run("api", export, *CSV)

@@ -1,18 +1,22 @@
-"""The overview of exports that are not packed: the same numbers, from few columns, which stay in the cache."""
+"""The overview and the events of exports that are not packed: the same, from few columns, which stay in the cache."""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import campaign
 import pytest
 import synthetic
 from support import edit, native
 from synthetic import demo
 
 from nsystui.base.selection import Selection
+from nsystui.questions.answers.answering import ask
 from nsystui.questions.gpu.utilisation import columns_read, utilisation_table
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.question import Expected
+from nsystui.questions.queries.registry import question_named
 from nsystui.questions.queries.time_window import event_span
 from nsystui.questions.ranks.overview import TALLIED, job_facts, task_table
 from nsystui.store.cache import Cache
@@ -69,12 +73,20 @@ SHAPES: dict[str, Callable[[Path], list[Path]]] = {
 }  # fmt: skip
 
 
+OF_OVERVIEW = columns_read(of_streams=False), TALLIED
+
+
 @contextmanager
-def opened(paths: Sequence[Path], cache: Cache | None, whole: bool = False) -> Iterator[OpenJob]:
+def opened(
+    paths: Sequence[Path],
+    cache: Cache | None,
+    whole: bool = False,
+    expected: Expected = OF_OVERVIEW,
+) -> Iterator[OpenJob]:
     session = Session(cache=cache, warn=pytest.fail)
     for path in paths:
         session.add(path, whole=whole)
-    session.expect(columns_read(of_streams=False), TALLIED)
+    session.expect(*expected)
     job = OpenJob(session)
     yield job
     job.close()
@@ -128,6 +140,32 @@ def test_the_numbers_are_those_of_a_whole_pack(shape, tmp_path, cache):
     assert asked(paths, cache, whole=True) == expected
 
 
+OUT_OF_ORDER = _one(
+    synthetic.two_process_export,
+    f'UPDATE {RUNTIME} SET start = 100 - 10 * (rowid % 7), "end" = 105 - 10 * (rowid % 7)',
+    f'UPDATE {KERNEL} SET start = 100 - 10 * (rowid % 5), "end" = start WHERE rowid % 2',
+    f'UPDATE {KERNEL} SET "end" = start - 1 WHERE rowid % 9 = 0',
+)
+
+
+def listed(paths: Sequence[Path], cache: Cache | None, kinds: str, whole: bool = False) -> object:
+    question = question_named("events")
+    values = {"kinds": kinds}
+    assert question.expected is not None
+    with opened(paths, cache, whole, question.expected(values)) as job:
+        answer = ask(question, job, Selection(), question.read(values))
+        slowest = answer.sorted_by("duration", descending=True)
+        return [(one.page(0, 1_000), len(one), one.total, one.notes) for one in (answer, slowest)]
+
+
+@pytest.mark.parametrize("kinds", ["", "nccl,os,mark"])
+@pytest.mark.parametrize("shape", campaign.first(1, ["out of order", *SHAPES]))
+def test_the_events_are_those_of_a_whole_pack(shape, kinds, tmp_path, cache):
+    paths = {**SHAPES, "out of order": OUT_OF_ORDER}[shape](tmp_path)
+    expected = listed(paths, None, kinds, whole=True)
+    assert (listed(paths, None, kinds), listed(paths, cache, kinds)) == (expected, expected)
+
+
 class TestWhatIsRead:
     @pytest.fixture(autouse=True)
     def _nothing_is_packed(self, monkeypatch) -> None:
@@ -144,6 +182,10 @@ class TestWhatIsRead:
         # whether graphs were replayed, and, as a GPU idles for long, whether ids of calls are missing
         assert {*names} == {*extent, '"return_value"'}
         assert {*ids} == {*names, '"correlation_id"'}
+
+    def test_each_table_of_events_once(self, job, cache, read):
+        listed(job[:1], cache, "kernel,nccl,nvtx")
+        assert [len(scans(read, table)) for table in (KERNEL, RUNTIME)] == [1, 0]
 
     def test_who_is_which_rank_by_mpi_takes_no_nccl(self, tmp_path, cache, read):
         with opened([synthetic.simulation_export(tmp_path / "rank0.sqlite")], cache) as job:

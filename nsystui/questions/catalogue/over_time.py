@@ -102,16 +102,30 @@ def _ask_network(job: OpenJob, selection: Selection, options: Values) -> Answer:
 
 
 def _ask_events(job: OpenJob, selection: Selection, kinds: Any) -> Answer:
+    from nsystui.questions.events.kinds import EventKind
     from nsystui.questions.events.listing import EventList
     from nsystui.questions.queries.paged import smart_named
 
-    return smart_named(EventList.build(job.session, selection, job.ranks, kinds), job.smart_names())
+    events = EventList.build(job.session, selection, job.ranks, kinds)
+    has_kernels = not {EventKind.KERNEL, EventKind.NCCL}.isdisjoint(events.kinds)
+    return smart_named(events, job.smart_names() if has_kernels else {})
 
 
 def _read_events(values: Values) -> Any:
     from nsystui.questions.events.kinds import kinds_of
 
     return kinds_of(values["kinds"])
+
+
+def _event_columns(values: Values) -> Expected:
+    from nsystui.base.selection import Selection
+    from nsystui.questions.events.kinds import DEFAULT_KINDS, events_query
+    from nsystui.store.views import used_columns
+
+    columns: dict[str, frozenset[str]] = {"devices": frozenset()}
+    for kind in _read_events(values) or DEFAULT_KINDS:
+        columns |= used_columns(events_query(kind, Selection(), ()))
+    return columns, None
 
 
 def _ask_streams(job: OpenJob, selection: Selection, options: Values) -> Answer:
@@ -284,7 +298,8 @@ OpenMP, CUDA's overhead; OS runtime calls when asked for.""",
             ),
         ),
         read=_read_events,
-        reads=("whole", "times"),
+        expected=_event_columns,
+        reads=("times",),
         rows=ShownRows("event", "events", "events"),
         views=(View("events", tables=_EVENTS),),
     ),

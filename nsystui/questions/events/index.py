@@ -12,7 +12,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
-from nsystui.base.types import Condition, Expression, Query
+from nsystui.base.types import Expression, Query
 from nsystui.questions.events.kinds import KIND_TABLES, EventKind, events_query
 from nsystui.questions.queries.conditions import by_report, job_start, of_reports
 from nsystui.questions.queries.derived import of_each_report
@@ -124,11 +124,6 @@ def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins
 
 def _of_kind(kind: EventKind, reports: Sequence[Report], *columns: Expression) -> Query:
     source = KIND_TABLES[kind]
-    report = source.table.c.report
-    conditions: list[Condition] = [
-        of_reports(report, {opened.index for opened in reports}),
-        source.table.c.start.is_not(None),
-    ]
-    if source.condition is not None:
-        conditions.append(source.condition)
-    return sa.select(report, *columns).where(*conditions)
+    report, start = source.table.c.report, source.table.c.start
+    query = sa.select(report, *columns).where(of_reports(report, {item.index for item in reports}), start.is_not(None))
+    return query if source.condition is None else query.where(source.condition)

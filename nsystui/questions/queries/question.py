@@ -6,7 +6,7 @@ questions, and importing ``dataclasses`` would take a third of its time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.recipes.recipe import RecipeMap
 
-Expected = tuple[Mapping[str, Sequence[str]], Sequence[str]]
+Expected = tuple[Mapping[str, Collection[str]], Collection[str] | None]
 """The columns to read by table, and the tables whose rows to count: see `Session.expect`."""
 _NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 Values = Mapping[str, Any]
