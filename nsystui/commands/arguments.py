@@ -221,6 +221,8 @@ def open_job(
         say_notes(*filter(None, [job.several_runs]))
         is_aligned = len(job.session.reports) > 1 and bool(times or request.selecting.time)
         _expect(job, expected, is_aligned and request.opening.clock == "collectives")
+        if request.selecting.time:
+            job.session._load({})
         if is_aligned:
             with line.waiting("clocks"):
                 opener.align(job)

@@ -125,7 +125,7 @@ def _event_columns(values: Values) -> Expected:
     columns: dict[str, frozenset[str]] = {"devices": frozenset()}
     for kind in _read_events(values) or DEFAULT_KINDS:
         columns |= used_columns(events_query(kind, Selection(), ()))
-    return columns, None
+    return columns, () if values["time"] else None
 
 
 def _ask_streams(job: OpenJob, selection: Selection, options: Values) -> Answer:
