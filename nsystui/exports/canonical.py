@@ -137,7 +137,7 @@ NVTX_RANGES = _table(
     "nvtx_ranges",
     "NVTX ranges",
     "-t nvtx",
-    "row start end thread process end_thread event_type domain_id domain:t name:t category color range_id",
+    "row start end thread process end_thread event_type domain_id domain:t name:t folded:t category color range_id",
     more=_RANGES,
 )
 NVTX_MARKS = _table(

@@ -493,11 +493,12 @@ class ChunkPacker:
             return None
         rows_read = stream.arrivals.rows
         if written < rows_read:
-            left_out = stream.left_out(export, chunk)
+            left_out = stream.left_out(export, chunk, written)
             if left_out:
                 self.packed.left_out[stream.name] += left_out
             # Rows that the stream skips go to the other tables.
-            other_makes = {name: transform for name, transform in chunk.source.makes.items() if name != stream.name}
+            makes = chunk.source.makes.items()
+            other_makes = {name: made for name, made in makes if name != stream.name and stream.rows_for(made)}
             remaining = replace(chunk.source, makes=other_makes, without=chunk.source.makes[stream.name].where)
             if other_makes and written + left_out.rows < rows_read:
                 self._pack_in_pieces(export, replace(chunk, source=remaining), lambda last: watch(chunk.first - 1))

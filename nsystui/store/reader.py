@@ -7,7 +7,7 @@ canonical types. To pack is to read all fields.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -541,6 +541,11 @@ class TableStream:
         self.row_group = max(min(_GROUP_TEXT // max(longest, 1), _GROUP_ROWS), _MIN_GROUP_ROWS)
         self.is_usable = len(self._known) > 0 and not lost_names(connection, self._transform)
         self.arrivals = ArrivingRows(lookups.path, self._source, Chunk(source, 0, -1), (), lambda last: None)
+        # The column that decides which canonical table gets a row, if a single one does.
+        conditions = words_of(" ".join(made.where for made in source.makes.values()))
+        kinds = [column for column, sql in self._source.columns.items() if column in conditions and sql != NO_INTEGER]
+        self._kind = kinds[0] if len(kinds) == 1 and not any(made.is_made for made in source.makes.values()) else ""
+        self._kinds = Counter[int | None]()
 
     @property
     def _transform(self) -> Transform:
@@ -550,6 +555,7 @@ class TableStream:
         """Begin to read the rows of a chunk; ``select`` returns them, once."""
         # Strings left by a `Reader` would hide the export's strings.
         self._connection.execute("DROP TABLE IF EXISTS temp.main.strings")
+        self._kinds.clear()
         orders = () if self.sorts else (self._transform.order,)
         self.arrivals = ArrivingRows(self._lookups.path, self._source, chunk, orders, watch)
         pages = self._lookups.pages_of(self._source)
@@ -561,11 +567,18 @@ class TableStream:
 
     def _inspect(self, batch: Batch | MadeBatch) -> None:
         """Raise UnusualRows if the rows must be read again, after changing the stream for that."""
+        import numpy as np
+
         for name in self.arrivals.ids:
             ids, present = batch.integers(name)
             ids = ids if present is None else ids[present]
             if len(ids) and not (ids.min() >= 0 and ids.max() < len(self._known) and self._known[ids].all()):
                 self.is_usable = False
+        if self._kind:
+            kinds, present = batch.integers(self._kind)
+            self._kinds[None] += 0 if present is None else len(kinds) - int(present.sum())
+            kinds, counts = np.unique(kinds if present is None else kinds[present], return_counts=True)
+            self._kinds.update(dict(zip(kinds.tolist(), counts.tolist(), strict=True)))
         lacks_values = self.arrivals.has_gaps and self._source is not self._next_choice
         self.sorts = self.sorts or bool(self.arrivals.unsorted)
         if lacks_values:
@@ -573,9 +586,18 @@ class TableStream:
         if lacks_values or self.arrivals.unsorted or not self.is_usable:
             raise UnusualRows
 
-    def left_out(self, export: ArrowReader, chunk: Chunk) -> LeftOut:
-        """Return how many rows of the chunk are left out of the table, counted by SQLite."""
-        if self._transform.times is None:
+    def rows_for(self, made: Transform) -> int:
+        """Return the most rows of the chunk that ``made`` may take, whatever their times."""
+        if not self._kind:
+            return self.arrivals.rows
+        kinds = f"SELECT unnest($1) AS {self._kind}, unnest($2) AS n"
+        query = f"SELECT sum(n) FROM ({kinds}) c WHERE {made.where or 'true'}"
+        ((rows,),) = self._connection.execute(query, [[*self._kinds], [*self._kinds.values()]]).fetchall()
+        return int(rows or 0)
+
+    def left_out(self, export: ArrowReader, chunk: Chunk, written: int) -> LeftOut:
+        """Return how many rows of the chunk are left out of the table, which got ``written``, counted by SQLite."""
+        if self._transform.times is None or written == self.rows_for(self._transform):
             return LeftOut()
         rows = f"({replace(self._complete_source, without='').scan % (chunk.first, chunk.last)}) c"
         return left_out_of(self._connection.from_arrow(export.stream(left_out_query(self._transform, rows))).fetchall())

@@ -52,18 +52,26 @@ def version_of(compute: Callable[..., object] | None = None) -> str:
     """Return the version of the results of ``compute``, derived from the code.
 
     It changes with the release, the canonical tables, and the module of ``compute``. Without ``compute``, it changes
-    with any module.
+    with any module: of an installed wheel, with its list of files, otherwise with the times of the sources.
     """
     return _version_of(None if compute is None else getattr(compute, "func", compute).__module__)
 
 
 @cache
 def _version_of(module: str | None) -> str:
-    if module is None:  # any module matters: compare modification times, not sources
+    source: str | None
+    if module is None:
         root = Path(__file__).parents[1]
-        paths = (Path(folder) / name for folder, _, names in os.walk(root) for name in names if name.endswith(".py"))
-        states = sorted((path.relative_to(root).as_posix(), path.stat().st_mtime_ns) for path in paths)
-    source = json.dumps(states) if module is None else _source_of(module)
+        try:  # one file with the hashes of hundreds, each of which takes a while on a network file system
+            source = (root.parent / f"nsystui-{__version__}.dist-info" / "RECORD").read_text(encoding="utf-8")
+        except OSError:
+            paths = (
+                Path(folder) / name for folder, _, files in os.walk(root) for name in files if name.endswith(".py")
+            )
+            states = sorted((path.relative_to(root).as_posix(), path.stat().st_mtime_ns) for path in paths)
+            source = json.dumps(states)
+    else:
+        source = _source_of(module)
     definition = json.dumps([__version__, canonical.fingerprint(), module, source])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +102,8 @@ def lost_names(connection: duckdb.DuckDBPyConnection, transform: Transform) -> l
     ]
 
 
-_WORK = " OR ".join(f"contains(name, '{word}')" for word in ("Launch", "Memcpy", "Memset"))
+_WORK = ("GraphLaunch", "Launch", "Memcpy", "Memset")
+_NOTHING = Counter[int]()
 
 
 def tallied(table: CanonicalTable) -> frozenset[str]:
@@ -115,33 +116,34 @@ def tallied(table: CanonicalTable) -> frozenset[str]:
 class Tally:
     """The rows of one canonical table in one report: their number, times (ns), and number by process.
 
-    ``first`` and ``last`` are ``None`` without rows or times. ``processes``, ``launches`` (API calls that launch, copy
-    or set memory) and ``replays`` (API calls that launch graphs) omit rows without a process.
+    ``first`` and ``last`` are ``None`` without rows or times. ``processes``, and ``calls`` by a word in their names
+    (those that start GPU work), omit rows without a process.
     """
 
     rows: int = 0
     first: int | None = None
     last: int | None = None
     processes: Counter[int] = field(default_factory=Counter)
-    launches: Counter[int] = field(default_factory=Counter)
-    replays: Counter[int] = field(default_factory=Counter)
+    calls: Mapping[str, Counter[int]] = field(default_factory=dict)
 
     def __add__(self, other: Tally) -> Tally:
-        numbers = (self.processes + other.processes, self.launches + other.launches, self.replays + other.replays)
+        words = self.calls.keys() | other.calls.keys()
+        calls = {word: self.calls.get(word, _NOTHING) + other.calls.get(word, _NOTHING) for word in words}
         starts = [first for first in (self.first, other.first) if first is not None]
         ends = [last for last in (self.last, other.last) if last is not None]
-        return Tally(self.rows + other.rows, min(starts, default=None), max(ends, default=None), *numbers)
+        first, last = min(starts, default=None), max(ends, default=None)
+        return Tally(self.rows + other.rows, first, last, self.processes + other.processes, calls)
 
     def to_json(self) -> list[Any]:
         """Return plain values for ``json.dump``."""
-        numbers = self.processes, self.launches, self.replays
-        return [self.rows, self.first, self.last, *(list(of.items()) for of in numbers)]
+        calls = {word: list(of.items()) for word, of in self.calls.items()}
+        return [self.rows, self.first, self.last, list(self.processes.items()), calls]
 
     @classmethod
     def from_json(cls, values: list[Any]) -> Tally:
         """Return the tally from the values of ``to_json``."""
-        rows, first, last, *numbers = values
-        return cls(rows, first, last, *(Counter(dict(of)) for of in numbers))
+        rows, first, last, processes, calls = values
+        return cls(rows, first, last, Counter(dict(processes)), {word: Counter(dict(of)) for word, of in calls.items()})
 
 
 def first_of(table: str, start: str) -> str:
@@ -153,10 +155,10 @@ def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, rows: str, 
     """Tally ``rows``, DuckDB's SQL with the columns ``names`` (of `tallied`) of a canonical table."""
     start, end, process = (f'"{name}"' if name in names else "NULL" for name in ("start", "end", "process"))
     times = f"{first_of(table, start)}, greatest(max({start}), max({end}))"
-    launches = f"count(*) FILTER (({_WORK}) AND NOT contains(name, 'HostFunc'))" if "name" in names else "0"
-    replays = "count(*) FILTER (contains(name, 'GraphLaunch'))" if "name" in names else "0"
-    query, tally = f"SELECT {process}, {times}, count(*), {launches}, {replays} FROM {rows} GROUP BY 1", Tally()
-    for owner, first, last, *numbers in connection.execute(query).fetchall():
-        counters = () if owner is None else [Counter({owner: number}) for number in numbers]
-        tally += Tally(numbers[0], first, last, *counters)
+    words = _WORK if "name" in names else ()
+    counts = [f"count(*) FILTER (contains(name, '{word}') AND NOT contains(name, 'HostFunc'))" for word in words]
+    query, tally = f"SELECT {', '.join([process, times, 'count(*)', *counts])} FROM {rows} GROUP BY 1", Tally()
+    for owner, first, last, number, *calls in connection.execute(query).fetchall():
+        rows_of, *calls_of = (Counter({} if owner is None else {owner: count}) for count in (number, *calls))
+        tally += Tally(number, first, last, rows_of, dict(zip(words, calls_of, strict=True)))
     return tally

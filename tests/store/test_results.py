@@ -17,7 +17,9 @@ import pytest
 from support import job_of
 from synthetic.demo import TrainingJob
 
+import nsystui
 from nsystui.base.selection import Selection, Window
+from nsystui.base.version import __version__
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.gpu.utilisation import utilisation_over_time
 from nsystui.questions.job.job import OpenJob
@@ -142,6 +144,21 @@ class TestTheVersion:
         code = "from nsystui.base import version; from nsystui.exports import canonical; {}\n"
         code += "from nsystui.store.results import version_of; print(version_of())"
         assert len({printed(code.format(change), tmp_path) for change in changes}) == 3
+
+    def test_it_follows_from_all_sources_or_from_the_list_of_files_of_a_wheel(self, tmp_path):
+        code = "from nsystui.store.results import version_of; print(version_of())"
+        package = Path(shutil.copytree(Path(nsystui.__file__).parent, tmp_path / "nsystui"))
+        edited = printed(code, tmp_path)
+        os.utime(package / "api.py", (1, 1))
+        assert edited != printed(code, tmp_path)
+        record = tmp_path / f"nsystui-{__version__}.dist-info" / "RECORD"
+        record.parent.mkdir()
+        record.write_text("nsystui/api.py,sha256=1")
+        installed = printed(code, tmp_path)
+        os.utime(package / "api.py", (2, 2))
+        assert installed == printed(code, tmp_path)
+        record.write_text("nsystui/api.py,sha256=2")
+        assert installed != printed(code, tmp_path)
 
 
 def printed(code: str, directory: Path) -> str:

@@ -66,6 +66,27 @@ def _chain(schema: Schema, table: str) -> str:
     return "callchainId" if schema.has(table) else ""
 
 
+_DOMAIN = "CASE WHEN coalesce(c.domain_id, 0) = 0 THEN '' ELSE d.domain END"
+_LABEL = f"(CASE WHEN {_DOMAIN} <> '' THEN {_DOMAIN} || ':' ELSE '' END || {NVTX_TEXT})"
+_SUFFIXES = (", seq =", ", op_id =", ", sizes =", " in=[", ",unique_hlo_op_id=", ",program_id=")
+"""The beginning of a name's varying part: PyTorch's numbers, SGLang's shapes, XLA's ids."""
+_ENDS = ", ".join(f"nullif(instr({_LABEL}, '{suffix}'), 0)" for suffix in _SUFFIXES)
+_MEANINGS = ", ".join(
+    rf"""nullif(regexp_extract({_LABEL}, '(?s)["'']{key}["'']: ?["''](.+?)(?:["''](?:[,}}]|$)|$)', 1), '')"""
+    for key in ("(?:Module|funcStack|mod)", "op")
+)
+_OF_DICT = f"split_part({_LABEL}, '{{', 1) || nullif(concat_ws('.', {_MEANINGS}), '')"
+_IS_DICT = f"""contains({_LABEL}, '{{''') OR contains({_LABEL}, '{{"')"""
+_CUT = f"coalesce(left({_LABEL}, least({_ENDS}) - 1), {_LABEL})"
+_FOLDED = f"coalesce(nullif(coalesce(CASE WHEN {_IS_DICT} THEN {_OF_DICT} END, {_CUT}), ''), '[no name]')"
+"""``domain:text``, or only the text in the default domain, without arguments, shapes and ids of a call.
+
+``aten::add, seq = 7`` is ``aten::add``. Of a dict, the module or operator is its meaning: ``{'Module': 'layers.3.mlp',
+'Inputs': [[1, 64]]}`` (vLLM, TensorRT-LLM) is ``layers.3.mlp``, ``{'mod': 'torch', 'op': 'add', 'args': []}`` (PyProf)
+is ``torch.add``.
+"""
+
+
 def nvtx(schema: Schema) -> Source:
     table = "NVTX_EVENTS"
     wanted = native_columns(
@@ -80,13 +101,14 @@ def nvtx(schema: Schema) -> Source:
     process = process_of("c.thread")
     name_fields = {
         **column_fields("domain_id"),
-        "domain": "CASE WHEN coalesce(c.domain_id, 0) = 0 THEN '' ELSE d.domain END",
+        "domain": _DOMAIN,
         "name": NVTX_TEXT,
         **column_fields("category"),
     }
     ranges = {
         "row": "row_id", **column_fields("start", "end", "thread"), "process": process,
-        **column_fields("end_thread", "event_type"), **name_fields, **column_fields("color", "range_id"),
+        **column_fields("end_thread", "event_type"), **name_fields, "folded": _FOLDED,
+        **column_fields("color", "range_id"),
     }  # fmt: skip
     marks = {"row": "row_id", **column_fields("start", "thread"), "process": process, **name_fields}
     joins = {

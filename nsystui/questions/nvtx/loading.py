@@ -36,23 +36,8 @@ _Arrays = TypeVar("_Arrays", bound=Any)
 LABEL = KIND_TABLES[EventKind.NVTX].name
 """A range's name in SQL, as nsys writes it: ``domain:text``, or only the text in the default domain."""
 
-_SUFFIXES = (", seq =", ", op_id =", ", sizes =", " in=[", ",unique_hlo_op_id=", ",program_id=")
-"""The beginning of a name's varying part: PyTorch's numbers, SGLang's shapes, XLA's ids."""
-_ENDS = [sa.func.nullif(sa.func.instr(LABEL, suffix), 0) for suffix in _SUFFIXES]
-_CUT = sa.func.coalesce(sa.func.left(LABEL, sa.func.least(*_ENDS) - 1), LABEL)
-_MEANINGS = [
-    sa.func.nullif(sa.func.regexp_extract(LABEL, rf"""(?s)["']{key}["']: ?["'](.+?)(?:["'](?:[,}}]|$)|$)""", 1), "")
-    for key in ("(?:Module|funcStack|mod)", "op")
-]
-_OF_DICT = sa.func.split_part(LABEL, "{", 1).concat(sa.func.nullif(sa.func.concat_ws(".", *_MEANINGS), ""))
-_IS_DICT = sa.or_(sa.func.contains(LABEL, "{'"), sa.func.contains(LABEL, '{"'))
-_FOLDED = sa.func.coalesce(sa.case((_IS_DICT, _OF_DICT)), _CUT)
-FOLDED_LABEL = sa.func.coalesce(sa.func.nullif(_FOLDED, ""), "[no name]", type_=sa.Text)
-"""`LABEL` by its meaning: without arguments, shapes and ids of a call; the module or operator of a dict.
-
-``aten::add, seq = 7`` is ``aten::add``, ``{'Module': 'layers.3.mlp', 'Inputs': [[1, 64]]}`` (vLLM, TensorRT-LLM) is
-``layers.3.mlp``, ``{'mod': 'torch', 'op': 'add', 'args': []}`` (PyProf) is ``torch.add``.
-"""
+FOLDED_LABEL = tables.nvtx_ranges.c.folded
+"""`LABEL` by its meaning: without arguments, shapes and ids of a call; the module or operator of a dict."""
 
 PUSH_POP_TYPES = (59, 70)
 START_END_TYPES = (60, 71)

@@ -159,11 +159,14 @@ def may_lack_work(session: Session, report: Report) -> bool:
     """
     if (calls := session.tally(report, BY_NAME["api_calls"])) is None:
         return True
-    by_node = calls.replays.total() > 0 and not report.count(BY_NAME["graph_launches"])
-    rows = calls.replays.copy() if by_node else Counter[int]()
+    counts = {word: calls.calls.get(word, Counter[int]()) for word in WORK_CALLS}
+    replays = counts.pop("GraphLaunch")
+    by_node = replays.total() > 0 and not report.count(BY_NAME["graph_launches"])
+    rows = replays.copy() if by_node else Counter[int]()
     for table in GPU_TABLES:
         rows.update({task.process: count for task, count in rows_of_tasks(session, table, [report], by_node).items()})
-    return any(rows[pid] < (1 - MUCH_LOST / 100) * launches for pid, launches in calls.launches.items())
+    launches = sum(counts.values(), Counter[int]())
+    return any(rows[process] < (1 - MUCH_LOST / 100) * count for process, count in launches.items())
 
 
 def lost_work_advice(session: Session, reports: Iterable[Report]) -> str:
@@ -284,7 +287,9 @@ def _unrecorded(session: Session, reports: Sequence[Report], words: Sequence[str
     whole = [report for report in reports if report.damaged.keys().isdisjoint(table.name for table in GPU_TABLES)]
     done = _working(session, whole)
     working = set().union(*done.values())
-    indices = {task.report for word in words for task in working - done[word]}
+    indices = {
+        report.index for report in whole for word in words if _may_call(session, report, word, working - done[word])
+    }
     indices -= {task.report for task in working if task.process == canonical.NO_PROCESS}
     by_node = {report.index for report in whole if report.metadata.graph_trace_mode == "Node"}
     calls_by_name = [*work_calls(session, sorted(indices), list(WORK_CALLS))]
@@ -294,6 +299,13 @@ def _unrecorded(session: Session, reports: Sequence[Report], words: Sequence[str
         word = next(word for word in WORK_CALLS if word in name)
         if task in working - done[word] and word in words:
             yield task, "kernels" if word == "GraphLaunch" and task.report in by_node else WORK_CALLS[word], calls
+
+
+def _may_call(session: Session, report: Report, word: str, tasks: Collection[Task]) -> bool:
+    """Return whether any of the report's ``tasks`` may make calls with a word in their names."""
+    tally = session.tally(report, BY_NAME["api_calls"])
+    processes = {task.process for task in tasks if task.report == report.index}
+    return bool(processes) and (tally is None or not processes.isdisjoint(tally.calls.get(word, ())))
 
 
 def _working(session: Session, reports: Collection[Report]) -> dict[str, set[Task]]:

@@ -158,7 +158,7 @@ def without_holes(gpu: Projection) -> Projection:
     return replace(gpu, start=np.where(is_empty, 0, gpu.start), end=np.where(is_empty, 0, gpu.end))
 
 
-_CALLS_AT_ONCE = 1 << 19
+_CALLS_AT_ONCE = 1 << 20
 """The approximate number of API calls to join at once."""
 
 

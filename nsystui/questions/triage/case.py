@@ -25,9 +25,11 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, interse
 from nsystui.questions.blocking.budget import RankIterations, iterations
 from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.parts import PARTS, Iterations, blocked_in, blocking, bounds
+from nsystui.questions.capture.launch_account import LaunchAccount, launch_accounts, untimed_work
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.gpu.graph_gaps import host_functions
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
+from nsystui.questions.gpu.utilisation import gpu_users
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.idle_spans import Attribution, IdleSpan, longest_first, spans_of
 from nsystui.questions.host.segments import Scheduling, scheduling_of
@@ -97,6 +99,8 @@ class Case:
     selection: Selection = field(default_factory=Selection)
     thresholds: Thresholds = field(default_factory=Thresholds)
     step_name: str | None = None
+    late_ranks: list[LateRank] = field(default_factory=list)
+    """The late ranks, after the rule on stragglers has judged."""
     _cache: dict[str, Any] = field(default_factory=dict)
 
     def once(self, key: str, make: Callable[[], T]) -> T:
@@ -104,11 +108,6 @@ class Case:
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]  # type: ignore[no-any-return]
-
-    @property
-    def late_ranks(self) -> tuple[LateRank, ...]:
-        """The late ranks, after the rule on stragglers has judged."""
-        return self.once("late ranks", tuple)
 
     @cached_property
     def scope(self) -> Selection:
@@ -140,6 +139,32 @@ class Case:
     @cached_property
     def tasks(self) -> frozenset[Task]:
         return frozenset(self.rank_of)
+
+    @cached_property
+    def accounts(self) -> Mapping[Task, LaunchAccount]:
+        """The launch accounts of ranks that use the judged GPUs."""
+        accounts = launch_accounts(self.job.session, self.job.session.reports)
+        return {item.task: accounts[item.task] for item in self._users if item.task in accounts}
+
+    @cached_property
+    def untimed(self) -> Mapping[tuple[int, CanonicalTable], tuple[int, int]]:
+        """Rows left out and all rows, by report and table that lacks much because of impossible times."""
+        indices = {item.task.report for item in self._users}
+        reports = [report for report in self.job.session.reports if report.index in indices] or self.reports
+        return {(item.index, table): (lost, rows) for item in reports for table, lost, rows in untimed_work(item)}
+
+    @cached_property
+    def lacking_work(self) -> frozenset[Task]:
+        """The ranks that launched work which is missing, or has impossible times."""
+        lost = {task for task, account in self.accounts.items() if account.lost_kernels + account.lost_work}
+        return frozenset(lost).union(
+            item.task for item in self._users if any(index == item.task.report for index, _ in self.untimed)
+        )
+
+    @cached_property
+    def _users(self) -> list[RankedTask]:
+        users = gpu_users(self.job.session, self.tasks)
+        return [item for item in self.job.ranks if item.task in users]
 
     @cached_property
     def windows(self) -> Mapping[int, Window]:

@@ -38,7 +38,7 @@ def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], i
     main = [number for number, delay in by_step.items() if delay >= _MAIN * max(by_step.values())]
     late = LateRank(tasks, is_straggler, by_step, is_rare=2 * len(main) < total)
     (batch, index), rows = max(rows_late.items(), key=lambda item: item[0][0].spread[item[1]].sum())
-    if not is_straggler or not len(rows) or not case.once("lost kernels", set).isdisjoint(tasks):
+    if not is_straggler or not len(rows) or not case.lacking_work.isdisjoint(tasks):
         return late
     operations = batch.operations[rows]
     before = _excess(case, batch, tasks, operations[operations > 0] if operations.any() else operations)

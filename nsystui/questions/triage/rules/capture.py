@@ -15,10 +15,9 @@ from nsystui.base.text import counted, few
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY, merge
-from nsystui.questions.capture.launch_account import LaunchAccount, account_table, launch_accounts, losses, untimed_work
+from nsystui.questions.capture.launch_account import LaunchAccount, account_table, losses
 from nsystui.questions.gpu.graph_gaps import HOST_NODE, TRACED, causes_in_graphs
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
-from nsystui.questions.gpu.utilisation import gpu_users
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import UNKNOWN_BY_CLOCK, clock_note, conditional_notes
 from nsystui.questions.queries.pauses import SURE_LOSS, hole_note
@@ -54,16 +53,9 @@ def capture(case: Case) -> Sequence[Finding | NotChecked]:
 @rule(5, frozenset({"kernels", "api_calls", "syncs"}), *map(FindingKind, PARTIAL))
 def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     """Find launches and kernels that the capture lacks, and GPU clocks that differ from the CPU's."""
-    session, users = case.job.session, gpu_users(case.job.session, case.tasks)
-    ranks = {item.task: item.rank for item in case.job.ranks if item.task in users}
-    accounts = {task: item for task, item in launch_accounts(session, session.reports).items() if task in ranks}
-    lost = {task for task, account in accounts.items() if account.lost_kernels + account.lost_work}
-    partial = {task: account for task, account in accounts.items() if task in lost or account.lost_launches}
-    shifted = {task: account for task, account in accounts.items() if account.clock_error}
-    reports = [item for item in session.reports if any(item.index == task.report for task in ranks)] or case.reports
-    untimed = {(report.index, table): numbers for report in reports for table, *numbers in untimed_work(report)}
-    without_times = {task for task in ranks if any(index == task.report for index, _ in untimed)}
-    case.once("lost kernels", lambda: without_times | lost)
+    ranks, untimed = {item.task: item.rank for item in case.job.ranks}, case.untimed
+    partial = {task: of for task, of in case.accounts.items() if of.lost_kernels + of.lost_work + of.lost_launches}
+    shifted = {task: account for task, account in case.accounts.items() if account.clock_error}
     findings = []
     if partial or untimed:
         without, kernels = (
@@ -76,10 +68,9 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
             left_out, rows = map(sum, zip(*pairs, strict=True))
             noun = f"row of {table.short}" if rows == 1 else table.short
             missing.append(f"{left_out:,} of {rows:,} {noun} {'has' if left_out == 1 else 'have'} no possible time")
-        bounds = (
-            "Busy times, counts and sums are lower bounds." if untimed or lost else "Idle time may have other causes."
-        )
-        numbers = tuple(sorted(ranks[task] for task in without_times | partial.keys()))
+        is_lower = untimed or case.lacking_work
+        bounds = "Busy times, counts and sums are lower bounds." if is_lower else "Idle time may have other causes."
+        numbers = tuple(sorted(ranks[task] for task in case.lacking_work | partial.keys()))
         advice = Advice(
             "Read nsys's messages, and record a shorter part again, flushed more often (--cuda-flush-interval).",
             "No number here contains what is missing.",
@@ -166,7 +157,7 @@ def _runs(case: Case) -> Iterator[Finding]:
 def _empty(case: Case) -> Iterator[Finding]:
     """Yield a finding on ranks without GPU work, and on other processes without their launched work."""
     session, selected = case.job.session, case.scope.tasks
-    worked = {task for device in case.devices for task in device.tasks} | case.once("lost kernels", set)
+    worked = {task for device in case.devices for task in device.tasks} | case.lacking_work
     idle_ranks = {item.task: item.rank for item in case.ranks if item.task not in worked}
     launched = launches_without_work(session, case.reports)
     launched = {task: calls for task, calls in launched.items() if selected is None or task in selected}
@@ -208,7 +199,7 @@ def _short(case: Case) -> Iterator[Finding]:
         text = f"The window has only {counted(max(steps), 'step')} of a rank."
         yield Finding("short-window", Severity.INFO, text, advice, Door("steps"))
         return
-    if case.once("lost kernels", set):
+    if case.lacking_work:
         return
     if case.devices and case.spent.busy / len(case.devices) < case.thresholds.shortest_ms * 1e6:
         busy = time_words(case.spent.busy / len(case.devices))

@@ -139,7 +139,7 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     limits, least = case.thresholds, case.thresholds.straggler_share * sum(costs.values()) / 100
     large = {task for task, time in caused.items() if case.percent(time) >= limits.straggler_percent}
     stragglers = {task for task in large if costs.get(task, 0) >= least}
-    case.once("late ranks", lambda: tuple(late_rank(case, arrivals, tasks, tasks[0] in stragglers) for tasks in late))
+    case.late_ranks.extend(late_rank(case, arrivals, tasks, tasks[0] in stragglers) for tasks in late)
     return _judged(case, lateness_by_task, caused, lost, suffered)
 
 

@@ -267,7 +267,7 @@ _OF_PARTS = Advice(
 )
 def different_work(case: Case) -> Sequence[Finding | NotChecked]:
     """Find ranks that launch more kernels than the median rank of their model part: uneven work, not a slow GPU."""
-    computed, lost = case.computed, case.once("lost kernels", set[Task])
+    computed, lost = case.computed, case.lacking_work
     ranks = [item for item in case.ranks if item.task in computed.keys() - lost and computed[item.task].time]
     if len(ranks) < 2 or not shares_clock(case.reports):
         return [NotChecked("different-work", "needs the GPU work of at least two ranks of one job")]
@@ -393,7 +393,7 @@ def _gpus(case: Case) -> list[_Gpu]:
     part_of = case.job.model_parts(case.step_name).of_task
     groups: dict[tuple[str | None, Kernel], list[KernelLaunches]] = {}
     for launches in kernel_launches(case):
-        if launches.count >= FEWEST and launches.task not in case.once("lost kernels", set[Task]):
+        if launches.count >= FEWEST and launches.task not in case.lacking_work:
             groups.setdefault((part_of.get(launches.task), launches.kernel), []).append(launches)
     sizes = Counter(part_of.get(device.device.task.task) for device in case.devices)
     shared = {key: group for key, group in groups.items() if 2 * len(group) > sizes[key[0]]}
