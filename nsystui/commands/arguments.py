@@ -220,9 +220,7 @@ def open_job(
         opener.join(job)
         say_notes(*filter(None, [job.several_runs]))
         is_aligned = len(job.session.reports) > 1 and bool(times or request.selecting.time)
-        _expect(job, expected, is_aligned and request.opening.clock == "collectives")
-        if request.selecting.time:
-            job.session._load({})
+        _expect(job, expected, request, is_aligned)
         if is_aligned:
             with line.waiting("clocks"):
                 opener.align(job)
@@ -260,16 +258,16 @@ def source_of(request: Request) -> JobSource:
     )
 
 
-def _expect(job: OpenJob, expected: Expected | None, with_clock: bool) -> None:
+def _expect(job: OpenJob, expected: Expected | None, request: Request, is_aligned: bool) -> None:
     if expected is None:
         return
     columns, tallied = expected
-    if with_clock:
+    if is_aligned and request.opening.clock == "collectives":
         from nsystui.questions.collectives.alignment import columns_read
 
         clock = columns_read()
         columns = {table: {*columns.get(table, ()), *clock.get(table, ())} for table in {*columns, *clock}}
-    job.session.expect(columns, tallied)
+    job.session.expect(columns, tallied, now=bool(request.selecting.time))
 
 
 def remembered(request: Request) -> Remembered | None:

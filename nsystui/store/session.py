@@ -11,7 +11,7 @@ import copy
 import itertools
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import astuple, dataclass, field, replace
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.packing import Callbacks, Packing, Progress
+    from nsystui.store.reader import Fields
 
 T = TypeVar("T")
 Compute = Callable[["Session", list[Report]], T]
@@ -125,7 +126,7 @@ class Session:
     _on_demand: dict[int, OnDemand] = field(default_factory=dict)
     _identities: dict[int, str] = field(default_factory=dict)
     _memory: Memory = field(default_factory=Memory)
-    _expected: Mapping[str, Collection[str]] = field(default_factory=dict)
+    _expected: Fields = field(default_factory=dict)
     _tallied: Collection[str] | None = None
     _packing: Packing | None = None
     _database: duckdb.DuckDBPyConnection | None = None
@@ -312,13 +313,16 @@ class Session:
         facts = replace(opened.metadata, gpu_clocks=native.gpu_clocks)
         return OnDemand(file, facts, native, cursor, index, self.cache, packing, self.warn, results)
 
-    def expect(self, columns: Mapping[str, Collection[str]], tallied: Collection[str] | None = ()) -> None:
+    def expect(self, columns: Fields, tallied: Collection[str] | None = (), now: bool = False) -> None:
         """Announce the columns, and the tables to tally, that every report must provide.
 
-        The first query of an unpacked report reads all of this, and the span of its events unless ``tallied`` is
-        ``None``: several exports in parallel, no table twice.
+        The first query of an unpacked report, or this call if ``now``, reads all of this, and the span of its events
+        unless ``tallied`` is ``None``: several exports in parallel, no table twice.
         """
         self._expected, self._tallied = columns, tallied
+        if now:
+            with self.waiting("the columns"):
+                self._load({})
 
     def tally(self, report: Report, table: sa.Table | CanonicalTable) -> Tally | None:
         """Return the number, times and processes of a report's rows, without reading columns.
@@ -366,7 +370,7 @@ class Session:
         self._parts.clear()
         self.version += 1
 
-    def _load(self, used: Mapping[str, Collection[str]]) -> None:
+    def _load(self, used: Fields) -> None:
         """Read ``used`` columns, and the columns of earlier queries, from unpacked reports."""
         if not self._on_demand:
             return
@@ -381,7 +385,7 @@ class Session:
         loaded = [report.loaded[name] for report in self._on_demand.values() for name in changed]
         self.room.make(sum(size_of(columns.directory) for columns in loaded if isinstance(columns, ColumnFiles)))
 
-    def _failures(self, wanted: Mapping[str, Collection[str]]) -> dict[int, ExportError]:
+    def _failures(self, wanted: Fields) -> dict[int, ExportError]:
         """Read the ``wanted`` columns of unpacked reports, several at once; return the errors by report index."""
 
         def failure(report: OnDemand) -> ExportError | None:

@@ -12,12 +12,12 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
-from nsystui.base.types import Expression, Query
+from nsystui.base.types import Expression, Ints, Query
 from nsystui.questions.events.kinds import KIND_TABLES, EventKind, events_query
 from nsystui.questions.queries.conditions import by_report, job_start, of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.tasks import RankedTask
-from nsystui.questions.queries.time_index import Counts, TimeIndex
+from nsystui.questions.queries.time_index import TimeIndex
 from nsystui.store.report import Report
 from nsystui.store.results import Arrays
 from nsystui.store.session import Session
@@ -29,7 +29,7 @@ _MAX_BINS = 1 << 16
 def event_index(
     session: Session, selection: Selection, kinds: Sequence[EventKind], ranks: Sequence[RankedTask]
 ) -> TimeIndex:
-    """Count the selected events of ``kinds`` per bin of time; if everything is selected, from cached counts."""
+    """Count the selected events of ``kinds`` per bin of time."""
     if not kinds:
         return _no_events(session)
     if selection.is_everything:
@@ -89,7 +89,7 @@ def spans(session: Session, kind: EventKind) -> dict[int, tuple[int, int, int]]:
     return {index: tuple(arrays["span"].tolist()) for index, arrays in stored.items() if len(arrays["span"])}
 
 
-def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins: int) -> Counts:
+def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins: int) -> Ints:
     """Count the events of a kind that start in each bin of ``width`` ns from ``low`` (job time); shape ``(bins,)``.
 
     Raises ``ValueError`` if an event starts before ``low``.

@@ -113,9 +113,9 @@ class EventList:
         if (key == "start" and not descending) or not self.kinds:
             return self
         rows = self._union().subquery()
-        query, ties = sa.select(*columns_of(rows), rows.c.kind_order), ("start", "kind_order", "report", "row")
-        order = (key, descending)
-        return PagedAnswer(self.session, self.name, self.columns, query, len(self), self.total, order, ties, self.notes)
+        query = sa.select(*columns_of(rows), rows.c.kind_order)
+        order = (key, descending), ("start", "kind_order", "report", "row")
+        return PagedAnswer(self.session, self.name, self.columns, query, len(self), self.total, *order, self.notes)
 
     def position(self, key: EventKey) -> int | None:
         """Return the index of an event in the list, or ``None`` if it is not selected."""
@@ -201,8 +201,7 @@ def _order(rows: sa.Subquery) -> tuple[Expression, ...]:
 def default_kinds(session: Session) -> tuple[EventKind, ...]:
     """Return the recorded default kinds, and OS runtime calls unless more than API calls are recorded."""
     present = tuple(kind for kind in DEFAULT_KINDS if session.count(KIND_TABLES[kind].table))
-    other_than_api = [kind for kind in present if kind is not EventKind.API]
-    if not other_than_api and session.count(KIND_TABLES[EventKind.OS].table):
+    if {*present} <= {EventKind.API} and session.count(KIND_TABLES[EventKind.OS].table):
         return (*present, EventKind.OS)
     return present
 

@@ -18,8 +18,6 @@ from nsystui.questions.queries.conditions import job_start
 from nsystui.questions.queries.time_window import event_span
 from nsystui.store.session import Session
 
-Counts = Ints
-
 ByTable = Callable[[sa.Table], list[Condition]]
 """Conditions that apply to any table of events."""
 
@@ -36,11 +34,11 @@ class TimeIndex:
 
     low: int
     width: int
-    before: Counts
+    before: Ints
     offsets: Sequence[int] = (0,)
 
     @classmethod
-    def of_counts(cls, session: Session, low: int, width: int, counts: Counts) -> TimeIndex:
+    def of_counts(cls, session: Session, low: int, width: int, counts: Ints) -> TimeIndex:
         """Index rows by the ``counts`` that start in each bin; shape ``(bins,)``, at least one bin."""
         before = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
         return cls(low, width, before, [report.clock_offset for report in session.reports] or [0])
@@ -112,7 +110,7 @@ class TimeIndex:
         return conditions
 
 
-def _filled(session: Session, counted: Query, bins: int) -> Counts:
+def _filled(session: Session, counted: Query, bins: int) -> Ints:
     """Return the rows per bin, shape ``(bins,)``, of a query for bins and their counts."""
     counts = np.zeros(bins, np.int64)
     for number, count in session.rows(counted):
