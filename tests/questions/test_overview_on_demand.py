@@ -150,7 +150,7 @@ OUT_OF_ORDER = _one(
 
 def listed(paths: Sequence[Path], cache: Cache | None, kinds: str, whole: bool = False) -> object:
     question = question_named("events")
-    values = {"kinds": kinds}
+    values = {"kinds": kinds, "time": None}
     assert question.expected is not None
     with opened(paths, cache, whole, question.expected(values)) as job:
         answer = ask(question, job, Selection(), question.read(values))
