@@ -21,7 +21,7 @@ from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.segments import scheduling_of
 from nsystui.questions.host.stacks import StackTree, stacks_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
-from nsystui.questions.queries.conditions import duration, is_launched_by, job_end, job_start, where
+from nsystui.questions.queries.conditions import duration, given, is_launched_by, job_end, job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, rank_words, spans, time_words
 from nsystui.questions.triage.cuda_overhead import COMPILING, LOADING, overhead_in, overhead_of
@@ -276,12 +276,13 @@ def _first_long_calls(case: Case) -> dict[Task, _Call]:
     if not begins:
         return {}
     calls, min_length = tables.api_calls, case.thresholds.context_ms * 1e6
-    given = _given({"begin": sa.BigInteger}, list(begins.items()))
+    tasks = {"report": [task.report for task in begins], "process": [task.process for task in begins]}
+    began = given({**tasks, "begin": list(begins.values())}).cte("asked")
     start, end = job_start(calls), job_end(calls)
     query = (
         sa.select(calls.c.report, calls.c.process, start, calls.c.row, calls.c.name, end)
-        .join_from(calls, given, sa.and_(calls.c.report == given.c.report, calls.c.process == given.c.process))
-        .where(*where(calls, case.scope), end - start >= min_length, start < given.c.begin, calls.c.name.is_not(None))
+        .join_from(calls, began, sa.and_(calls.c.report == began.c.report, calls.c.process == began.c.process))
+        .where(*where(calls, case.scope), end - start >= min_length, start < began.c.begin, calls.c.name.is_not(None))
     )
     rows = sorted(case.job.session.rows(query), reverse=True)  # the first call of a process last
     rows = [row for row in rows if not _BEFORE_CONTEXT.search(row[4])]
@@ -293,26 +294,20 @@ def _compared(case: Case, candidates: Mapping[Task, _Call]) -> dict[Task, tuple[
     if not candidates:
         return {}
     calls = tables.api_calls
-    columns = {"start": sa.BigInteger, "row": sa.BigInteger, "name": sa.String}
-    given = _given(columns, [(task, call.start, call.row, call.name) for task, call in candidates.items()])
-    start, candidate = job_start(calls), given.c
+    rows = [(task.report, task.process, call.start, call.row, call.name) for task, call in candidates.items()]
+    columns = zip(("report", "process", "start", "row", "name"), zip(*rows, strict=True), strict=True)
+    asked = given(dict(columns)).cte("asked")
+    start, candidate = job_start(calls), asked.c
     is_before = sa.or_(start < candidate.start, sa.and_(start == candidate.start, calls.c.row < candidate.row))
     before = sa.func.count().filter(is_before, calls.c.end.is_not(None))
     usual = sa.func.median(duration(calls)).filter(calls.c.name == candidate.name, start > candidate.start)
     query = (
         sa.select(calls.c.report, calls.c.process, before, usual, sa.func.sum(duration(calls)))
-        .join_from(calls, given, sa.and_(calls.c.report == given.c.report, calls.c.process == given.c.process))
+        .join_from(calls, asked, sa.and_(calls.c.report == asked.c.report, calls.c.process == asked.c.process))
         .where(*where(calls, case.scope))
         .group_by(calls.c.report, calls.c.process)
     )
     return {Task(report, process): tuple(rest) for report, process, *rest in case.job.session.rows(query)}
-
-
-def _given(columns: Mapping[str, Any], rows: Sequence[tuple[Any, ...]]) -> sa.CTE:
-    kinds = {"report": sa.BigInteger, "process": sa.BigInteger, **columns}
-    names: list[sa.ColumnClause[Any]] = [sa.column(name, kind) for name, kind in kinds.items()]
-    data = [(task.report, task.process, *values) for task, *values in rows]
-    return sa.select(sa.values(*names, name="given").data(data)).cte("asked")
 
 
 def _context_finding(case: Case, contexts: Sequence[_First]) -> Finding | None:
