@@ -106,12 +106,11 @@ class CollectivesScreen(TableScreen):
 
     MODE_KEY = "3"
     HAS_PANEL = True
-    PANEL_BORDER = ""
     ELASTIC = "collective"
 
     DEFAULT_CSS = """
     CollectivesScreen #body { layout: vertical; }
-    CollectivesScreen SidePanel { width: 100%; height: 5; margin-top: 1; }
+    CollectivesScreen SidePanel { width: 100%; height: 5; margin-top: 1; border: none; padding: 0; }
     CollectivesScreen SidePanel, CollectivesScreen.-wide SidePanel { display: block; }
     CollectivesScreen SidePanel.-empty, CollectivesScreen.-wide SidePanel.-empty { display: none; }
     """
@@ -129,8 +128,7 @@ class CollectivesScreen(TableScreen):
 
     def draw(self) -> None:
         lines = self.drawn_lines(self.size.width - (_DETAILS_WIDTH if self.has_class("-beside") else 0))
-        self.panel.category = "nccl"
-        self.panel.show_lines(lines)
+        self.panel.show_drawing(lines, "nccl")
         self.panel.set_class(not lines, "-empty")
 
     def row_changed(self) -> None:
@@ -212,7 +210,7 @@ class NcclSizesScreen(CollectivesScreen):
 
     def draw(self) -> None:
         super().draw()
-        self.panel.styles.height = max(self._height, len(self.panel.lines))
+        self.panel.styles.height = max(self._height, len(self.panel.texts))
 
     def drawn_lines(self, width: int) -> list[str]:
         name = str(self.values().get("collective"))
@@ -304,7 +302,7 @@ class NcclScreen(CollectivesScreen):
 
     def draw(self) -> None:
         super().draw()
-        self.panel.styles.height = len(self.panel.lines)
+        self.panel.styles.height = len(self.panel.texts)
 
     def drawn_lines(self, width: int) -> list[str]:
         """Return the histogram of sizes, and above it the bandwidths if the table leaves room."""

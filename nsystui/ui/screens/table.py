@@ -86,7 +86,6 @@ class TableScreen(TablesScreen):
     HAS_PANEL = False
     HAS_DETAILS = True
     BACKGROUND = False
-    PANEL_BORDER = "│ "
     ELASTIC: ClassVar[str | None] = None
     """The text column that gets the spare room; by default the last."""
     BAR_CATEGORY: ClassVar[str | None] = None
@@ -131,7 +130,7 @@ class TableScreen(TablesScreen):
         )
         self.notes = NoteLines(id="notes")
         if self.HAS_PANEL:
-            self.panel = SidePanel(border=self.PANEL_BORDER, id="panel")
+            self.panel = SidePanel(id="panel")
             body: Widget = Horizontal(self.table, self.panel, id="body")
         else:
             body = self.table
