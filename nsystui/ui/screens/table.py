@@ -5,7 +5,6 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events, on
@@ -349,10 +348,7 @@ class ViewsScreen(TableScreen):
         super().show(answer, same_place)
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        question, job = self.answered.question, self.job
-        if question.drawing is None or job is None:
-            return None
-        return partial(question.drawing, job, self.selection, question.defaults())
+        return self.drawing_of(self.answered.question)
 
     def counted(self) -> str:
         return self.answered.counted
