@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from nsystui.base.answer import UNKNOWN
 from nsystui.exports import canonical
-from nsystui.exports.schema import LATEST, NAME_KEYS, Schema
+from nsystui.exports.schema import LATEST, NAME_KEYS, NO_INTEGER, Schema
 
 MAY_BE_OPEN = (canonical.NVTX_RANGES, canonical.MPI_CALLS, canonical.UCX_CALLS)
 """The tables whose rows may lack an end."""
@@ -147,6 +147,13 @@ class Source:
     def feeds(self) -> tuple[str, ...]:
         """The names of the canonical tables that it fills."""
         return (*self.makes, *self.decoded)
+
+    @property
+    def kind(self) -> str:
+        """The column that alone decides which canonical table gets a row, or an empty text."""
+        conditions = words_of(" ".join(made.where for made in self.makes.values()))
+        kinds = [name for name, sql in self.columns.items() if name in conditions and sql != NO_INTEGER]
+        return kinds[0] if len(kinds) == 1 and not any(made.is_made for made in self.makes.values()) else ""
 
     @property
     def scan(self) -> str:

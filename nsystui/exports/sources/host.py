@@ -81,7 +81,7 @@ _CUT = f"coalesce(left({_LABEL}, least({_ENDS}) - 1), {_LABEL})"
 _FOLDED = f"coalesce(nullif(coalesce(CASE WHEN {_IS_DICT} THEN {_OF_DICT} END, {_CUT}), ''), '[no name]')"
 """``domain:text``, or only the text in the default domain, without arguments, shapes and ids of a call.
 
-``aten::add, seq = 7`` is ``aten::add``. Of a dict, the module or operator is its meaning: ``{'Module': 'layers.3.mlp',
+``aten::add, seq = 7`` is ``aten::add``. A dict is named by its module or operator: ``{'Module': 'layers.3.mlp',
 'Inputs': [[1, 64]]}`` (vLLM, TensorRT-LLM) is ``layers.3.mlp``, ``{'mod': 'torch', 'op': 'add', 'args': []}`` (PyProf)
 is ``torch.add``.
 """
