@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import head, key_named
 from nsystui.base.errors import DamagedError, UsageError
-from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_words
 from nsystui.base.terminal import complain as complain
 from nsystui.base.text import counted
 from nsystui.commands.configuration import CLOCKS, add_limits
@@ -20,6 +19,7 @@ from nsystui.questions.queries.question import STEPS, Expected, Question, Values
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
+    from nsystui.base.selection import Selection
     from nsystui.commands.progress import ProgressLine
     from nsystui.commands.request import Output, Request, Selecting
     from nsystui.questions.answers.remembered import Remembered
@@ -171,6 +171,8 @@ def add_arranging(parser: argparse._ActionsContainer) -> None:
 
 def selection_of(flags: Selecting, job: OpenJob) -> Selection:
     """Return the selection of the flags. Raises UsageError for ranks that do not exist."""
+    from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_words
+
     selection = Selection()
     if flags.ranks and not flags.numbering:
         selection = selection.with_tasks(job.tasks_of_ranks(parse_numbers(flags.ranks, "ranks")))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import Answer, TableAnswer
 from nsystui.base.errors import UsageError, no_such_name
-from nsystui.base.selection import Selection
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request, Selecting
 from nsystui.questions.queries.question import Option, Question, TextDrawing
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from nsystui.base.drawing import Drawing
+    from nsystui.base.selection import Selection
     from nsystui.questions.answers.remembered import Remembered
     from nsystui.questions.job.job import OpenJob
 
@@ -132,6 +132,7 @@ def _options(question: Question, request: Request) -> Any:
 
 def _answer(question: Question, request: Request, job: OpenJob, selection: Selection, options: object) -> Answer:
     """Return the table. Raises UsageError if no row of the job has the name of ``--instances``."""
+    from nsystui.base.selection import Selection
     from nsystui.questions.answers.answering import ask
 
     answer, name = ask(question, job, selection, options), request.args.get("instances")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsystui.base.errors import ExportError, MissingFileError, NsystuiError, UsageError
 from nsystui.commands.configuration import CLOCKS, NO_CONFIG, Config, config_for, default_cache, limits_for, remembered
-from nsystui.questions.queries.numbering import numbering
 
 if TYPE_CHECKING:
     from nsystui.store.cache import Cache
@@ -51,6 +50,8 @@ class Selecting:
     @property
     def numbering(self) -> str:
         """The assignment of ranks to files in ``--ranks``, else empty."""
+        from nsystui.questions.queries.numbering import numbering
+
         return self.ranks if self.ranks and numbering(self.ranks) is not None else ""
 
     @property

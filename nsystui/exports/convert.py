@@ -12,25 +12,8 @@ from nsystui.base.inputs import opened
 from nsystui.base.partial_files import drop_abandoned, partial_name, remove, why_not_ours
 from nsystui.base.units import size_words
 from nsystui.exports import opening
-from nsystui.exports.discover import is_packed_report
-from nsystui.exports.forms import form_of
-from nsystui.exports.forms.form import ELSEWHERE, Advance, Form, identity_of, size_in
-
-
-def export_of(path: Path, form: Form, directory: Path) -> Path:
-    """Return the path of a report's export, alone in a directory. Raises ExportError if the report does not exist."""
-    return directory / identity_of(path, form.version) / f"{form.name_of(path)}.sqlite"
-
-
-def made_before(path: Path, directory: Path) -> Path:
-    """Return a report's cached export; ``path`` itself if it is an export or not yet converted.
-
-    Raises ExportError if the report does not exist.
-    """
-    form = None if is_packed_report(path) else form_of(path)
-    target = path if form is None else export_of(path, form, directory)
-    return target if target.exists() else path
-
+from nsystui.exports.discover import export_of
+from nsystui.exports.forms.form import ELSEWHERE, Advance, Form, size_in
 
 _NOT_OPENED = "the export made of it cannot be opened"
 

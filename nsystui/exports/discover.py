@@ -23,7 +23,7 @@ from nsystui.base.inputs import json_in, opened, text_of
 from nsystui.base.text import shell_word
 from nsystui.base.units import format_value
 from nsystui.exports.forms import form_of
-from nsystui.exports.forms.form import EXPORT_ENDINGS, RECORDING_ENDING, REPORT_ENDINGS
+from nsystui.exports.forms.form import EXPORT_ENDINGS, RECORDING_ENDING, REPORT_ENDINGS, Form, identity_of
 
 REPORTS = "reports"
 FACTS = "reports.jsonl"
@@ -111,6 +111,21 @@ def facts_of_group(report: Path) -> tuple[str, dict[str, str]]:
     """Return the facts of a report's group and of each report by name, JSON. Raises OSError and ValueError."""
     header, *lines = text_of(report.with_name(FACTS)).split("\n")
     return header, dict(line.split(" ", 1) for line in lines)
+
+
+def export_of(path: Path, form: Form, directory: Path) -> Path:
+    """Return the path of a report's export, alone in a directory. Raises ExportError if the report does not exist."""
+    return directory / identity_of(path, form.version) / f"{form.name_of(path)}.sqlite"
+
+
+def made_before(path: Path, directory: Path) -> Path:
+    """Return a report's cached export; ``path`` itself if it is an export or not yet converted.
+
+    Raises ExportError if the report does not exist.
+    """
+    form = None if is_packed_report(path) else form_of(path)
+    target = path if form is None else export_of(path, form, directory)
+    return target if target.exists() else path
 
 
 def name_of(path: Path) -> str:

@@ -23,7 +23,6 @@ from nsystui.base.inputs import opened
 from nsystui.base.resources import shortage
 from nsystui.base.text import shell_word
 from nsystui.exports.forms.form import EXPORT_COMMAND, RECORDING_ENDING, REPORT_ENDINGS, is_export, size_in
-from nsystui.exports.forms.kineto.reading import json_head
 
 _PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 """The first bytes of files of gzip, bzip2, xz, zstd and zip."""
@@ -252,6 +251,8 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
         if head.startswith(magic):
             advice = f"nsystui opens -t sqlite and parquetdir: {EXPORT_COMMAND} FILE.nsys-rep"
             return ExportError(name, f"an export {form}, which nsystui does not read", advice)
+    from nsystui.exports.forms.kineto.reading import json_head
+
     if json_head(path):
         cause = "JSON without traceEvents: no trace of the PyTorch profiler; exports of nsys as JSON are not read"
         forms = "what export_chrome_trace of torch.profiler writes, -t sqlite and parquetdir"

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from nsystui.base.errors import OutputError, reason_of
-from nsystui.base.parquet_file import copy_to_parquet, parquet_rows
 from nsystui.base.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove
 from nsystui.base.text import is_utf8
 from nsystui.base.types import grouped
@@ -254,6 +253,8 @@ class Partial(Generic[_Files]):
 
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
         """Write rows to a new file of ``table``, and return their number; file names are ordered by ``position``."""
+        from nsystui.base.parquet_file import copy_to_parquet, parquet_rows
+
         file = self._temporary / f"part-{next(self._parts)}.parquet"
         form = f"{self._form}, ROW_GROUP_SIZE {rows.row_group:d}" if rows.row_group else self._form
         try:

@@ -45,7 +45,6 @@ from nsystui.store.reader import (
     UnusualRows,
     Watch,
     chunk_rows,
-    first_row,
     streamed,
 )
 from nsystui.store.report import Packed, PackedReport, PackedTables, has_span
@@ -539,3 +538,10 @@ class ChunkPacker:
 
 WORK_TABLES = (canonical.KERNELS.name, canonical.MEMORY_OPS.name, canonical.GRAPH_LAUNCHES.name)
 """The canonical tables of GPU work."""
+
+
+def first_row(connection: duckdb.DuckDBPyConnection, export: ArrowReader, table: str, first: int) -> int:
+    """Return the first row of a native table from ``first`` on, or a number after all rows."""
+    query = f'SELECT min(rowid) AS row_id FROM "{table}" WHERE rowid >= {first:d}'
+    ((row,),) = connection.from_arrow(export.stream(query)).fetchall()
+    return 1 << 62 if row is None else int(row)

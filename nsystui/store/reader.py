@@ -129,7 +129,6 @@ _STRINGS = "strings"
 STRING_IDS = ("name_id", "short_id", "mangled_id", "text_id", "instruction_id", "file_id", "function_id", "module_id")
 # A join keeps only the order of the larger side.
 _MUCH_LARGER = 10
-_NO_ROW = 1 << 62
 LONG_NAME = 8 << 10
 """Bytes of a name from which on chunks have fewer rows, because each row has a copy of its name."""
 _MAX_STRINGS = 16 << 20
@@ -541,11 +540,8 @@ class TableStream:
         self.row_group = max(min(_GROUP_TEXT // max(longest, 1), _GROUP_ROWS), _MIN_GROUP_ROWS)
         self.is_usable = len(self._known) > 0 and not lost_names(connection, self._transform)
         self.arrivals = ArrivingRows(lookups.path, self._source, Chunk(source, 0, -1), (), lambda last: None)
-        # The column that decides which canonical table gets a row, if a single one does.
-        conditions = words_of(" ".join(made.where for made in source.makes.values()))
-        kinds = [column for column, sql in self._source.columns.items() if column in conditions and sql != NO_INTEGER]
-        self._kind = kinds[0] if len(kinds) == 1 and not any(made.is_made for made in source.makes.values()) else ""
-        self._kinds = Counter[int | None]()
+        self._kind = source.kind
+        self._kinds = Counter[int]()  # -1 if it is missing
 
     @property
     def _transform(self) -> Transform:
@@ -576,8 +572,7 @@ class TableStream:
                 self.is_usable = False
         if self._kind:
             kinds, present = batch.integers(self._kind)
-            self._kinds[None] += 0 if present is None else len(kinds) - int(present.sum())
-            kinds, counts = np.unique(kinds if present is None else kinds[present], return_counts=True)
+            kinds, counts = np.unique(kinds if present is None else np.where(present, kinds, -1), return_counts=True)
             self._kinds.update(dict(zip(kinds.tolist(), counts.tolist(), strict=True)))
         lacks_values = self.arrivals.has_gaps and self._source is not self._next_choice
         self.sorts = self.sorts or bool(self.arrivals.unsorted)
@@ -601,10 +596,3 @@ class TableStream:
             return LeftOut()
         rows = f"({replace(self._complete_source, without='').scan % (chunk.first, chunk.last)}) c"
         return left_out_of(self._connection.from_arrow(export.stream(left_out_query(self._transform, rows))).fetchall())
-
-
-def first_row(connection: duckdb.DuckDBPyConnection, export: ArrowReader, table: str, first: int) -> int:
-    """Return the first row of a native table from ``first`` on, or a number after all rows."""
-    query = f'SELECT min(rowid) AS row_id FROM "{table}" WHERE rowid >= {first:d}'
-    ((row,),) = connection.from_arrow(export.stream(query)).fetchall()
-    return _NO_ROW if row is None else int(row)

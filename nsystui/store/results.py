@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.abc import InspectLoader
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
@@ -71,7 +72,7 @@ def _version_of(module: str | None) -> str:
             states = sorted((path.relative_to(root).as_posix(), path.stat().st_mtime_ns) for path in paths)
             source = json.dumps(states)
     else:
-        source = _source_of(module)
+        source = _source_of(find_spec(module))
     definition = json.dumps([__version__, canonical.fingerprint(), module, source])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
 
@@ -79,10 +80,13 @@ def _version_of(module: str | None) -> str:
 @cache
 def version_of_reading() -> str:
     """Return the version of rows read from exports and of their files, derived from the code that makes both."""
+    specs = {name: find_spec(name) for name in _READING}
     package = find_spec("nsystui.exports.sources")
     assert package is not None
-    names = [*_READING, *(f"{package.name}.{item.name}" for item in iter_modules(package.submodule_search_locations))]
-    definition = json.dumps([canonical.fingerprint(), {name: _source_of(name) or __version__ for name in names}])
+    for finder, name, _ in iter_modules(package.submodule_search_locations):
+        specs[f"{package.name}.{name}"] = finder.find_spec(name, None)
+    sources = {name: _source_of(spec) or __version__ for name, spec in specs.items()}
+    definition = json.dumps([canonical.fingerprint(), sources])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
 
 
@@ -92,11 +96,11 @@ _READING = (
 )  # fmt: skip
 
 
-def _source_of(module: str) -> str | None:
+def _source_of(spec: ModuleSpec | None) -> str | None:
     """Return the source of a module without importing it, or ``None`` if only its bytecode is installed."""
-    spec = find_spec(module)
-    loader = None if spec is None else spec.loader
-    return loader.get_source(module) if isinstance(loader, InspectLoader) else None
+    if spec is None or not isinstance(spec.loader, InspectLoader):
+        return None
+    return spec.loader.get_source(spec.name)
 
 
 class Memory:

@@ -116,8 +116,8 @@ def tallied(table: CanonicalTable) -> frozenset[str]:
 class Tally:
     """The rows of one canonical table in one report: their number, times (ns), and number by process.
 
-    ``first`` and ``last`` are ``None`` without rows or times. ``processes``, and ``calls`` by a word in their names
-    (those that start GPU work), omit rows without a process.
+    ``first`` and ``last`` are ``None`` without rows or times. ``calls`` are API calls that start GPU work, by a word in
+    their names. ``processes`` and ``calls`` omit rows without a process.
     """
 
     rows: int = 0

@@ -14,7 +14,6 @@ from nsystui.ui.widgets.frame import (
     ChoiceLine,
     KeyLine,
     SelectionLine,
-    StatusText,
     TextLine,
     TitleLine,
     progress_bar,
@@ -29,10 +28,10 @@ KEYS = (("⏎", "open"), ("/", "find"), ("t", "time window"), ("?", "help"), ("q
 
 class LinesApp(WidgetApp):
     def __init__(self) -> None:
-        self.title_line, self.selection_line, self.status_line = TitleLine(TABS, "2"), SelectionLine(), StatusText()
+        self.title_line, self.selection_line = TitleLine(TABS, "2"), SelectionLine()
         self.choices, self.key_line, self.prompt = ChoiceLine(), KeyLine(KEYS), LinePrompt()
         self.answers: list[object] = []
-        above = (self.title_line, self.selection_line, self.status_line, self.choices)
+        above = (self.title_line, self.selection_line, self.choices)
         super().__init__(*above, WindowTable(), self.prompt, self.key_line)
 
 
@@ -88,39 +87,39 @@ async def test_progress_is_shown_twice_a_second_at_most(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(frame, "time", SimpleNamespace(monotonic=lambda: now[0]))
     async with shown(LinesApp()) as (app, _):
-        status = app.status_line
+        status = app.title_line
         for seconds, text, drawn in ((1, "1 %", "1 %"), (0.1, "2 %", "1 %"), (0.5, "3 %", "3 %"), (0, "", "")):
             now[0] += seconds  # 0.1 s is too soon, and the end is shown at once
             status.set_status(text)
-            assert line(status).strip() == drawn and status.status == text
+            assert line(status).removeprefix("nsystui  1 Overview│2 Kernels│3 NCCL").strip() == drawn
+            assert status.status == text
 
 
 async def test_the_last_progress_is_shown_even_if_nothing_follows_and_a_notice_for_a_while(monkeypatch):
     monkeypatch.setattr(frame, "UPDATE_INTERVAL", 0.05)
     async with shown(LinesApp()) as (app, pilot):
-        app.status_line.set_status("1 %")
-        app.status_line.set_status("2 %")
+        app.title_line.set_status("1 %")
+        app.title_line.set_status("2 %")
         app.key_line.say("c: this row has no API call", seconds=0.05)
         assert line(app.key_line) == "c: this row has no API call"
-        assert line((await rested(pilot)).status_line).endswith("2 %") and line(app.key_line).startswith("⏎ open")
+        assert line((await rested(pilot)).title_line).endswith("2 %") and line(app.key_line).startswith("⏎ open")
 
 
 @pytest.mark.campaign
 async def test_progress_leaves_words_away_before_it_cuts_the_bar_and_keys_are_cut_to_whole_ones(monkeypatch):
     monkeypatch.setattr(frame, "UPDATE_INTERVAL", 0.0)
     async with shown(LinesApp()) as (app, pilot):
-        app.status_line.set_status("loading 0 of 1  ▓░░░░░░░░░ 10 %  344,062 rows")
+        app.title_line.set_status("loading 0 of 1  ▓░░░░░░░░░ 10 %  344,062 rows")
         for width, status, keys in (
             (80, "loading 0 of 1  ▓░░░░░░░░░ 10 %  344,062 rows", "⏎ open  / find  t time window  ? help  q quit"),
-            (44, "loading 0 of 1  ▓░░░░░░░░░ 10 %", "⏎ open  / find  t time window  ? help"),
-            (36, "loading 0 of 1  ▓░░░░░░░░░ 10 %", "⏎ open  / find  ? help"),
-            (24, "▓░░░░░░░░░ 10 %", None),
-            (15, "loading 10 %", None),
-            (8, None, "? help"),
+            (54, "loading 0 of 1  ▓░░░░░░░░░ 10 %", "⏎ open  / find  t time window  ? help  q quit"),
+            (44, "▓░░░░░░░░░ 10 %", "⏎ open  / find  t time window  ? help"),
+            (34, "loading 10 %", "⏎ open  / find  ? help"),
+            (8, "1│2│3", "? help"),
         ):
             await resize(pilot, width, 24)
-            assert status is None or line(app.status_line) == status.rjust(width)
-            assert keys is None or line(app.key_line) == keys
+            assert line(app.title_line).split("NCCL")[-1].strip() == status
+            assert line(app.key_line) == keys
 
 
 def test_a_full_bar_means_done():
@@ -145,7 +144,7 @@ async def test_a_prompt_takes_a_text_that_will_do_or_is_cancelled():
         await pilot.pause()
         assert (await press(pilot, "e", "t")).prompt.value == "nvjet" and app.query_one(
             WindowTable
-        ).size.height == height == 20
+        ).size.height == height == 21
         assert app.query_one(Input).cursor_blink is False
         assert (await press(pilot, "enter")).answers == ["NVJET"] and not app.prompt.is_open and app.focused is table
 
@@ -167,5 +166,6 @@ async def test_details_go_on_below_while_there_is_room():
     async with shown(WidgetApp(pane), (60, 12)) as (_, pilot):
         pane.show([["name"], facts], "⏎ open")
         await pilot.pause()
-        assert pane.lines[0].strip() == "name" and pane.lines[-1].strip() == "⏎ open"
-        assert all(any(fact in line for line in pane.lines) for fact in facts) and max(map(len, pane.lines)) <= 60
+        lines = [line.strip() for line in pane.texts if line.strip()]
+        assert lines[0] == "name" and lines[-1] == "⏎ open"
+        assert all(any(fact in line for line in lines) for fact in facts) and max(map(len, pane.texts)) <= 60

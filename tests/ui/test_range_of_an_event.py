@@ -73,7 +73,7 @@ async def test_a_range_of_a_list_is_shown_itself_also_beyond_the_first_page_of_i
 
 
 def details(app) -> str:
-    return "\n".join(app.screen.pane.lines)
+    return "\n".join(line.strip() for line in app.screen.pane.texts)
 
 
 def step_of(path, correlation_id: int) -> int:

@@ -331,4 +331,4 @@ async def test_the_details_of_an_allocation_have_its_call_stack(tmp_path):
         export.api(main_thread, 10, 60, "cudaMalloc_v3020", 1, stack=stack)
         export.gpu_memory(process, 0, 50, 64, address=64, correlation_id=1)
     async with running([tmp_path / "x.sqlite"], tmp_path / "cache", NARROW, "4", "V", "enter") as (app, _):
-        assert "stack Pool::grow ‹ main" in " ".join(app.screen.query_one(DetailPane).lines)
+        assert "stack Pool::grow ‹ main" in " ".join(app.screen.query_one(DetailPane).texts)

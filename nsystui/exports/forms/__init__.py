@@ -1,18 +1,13 @@
 """The forms of a report that are not SQLite. Each is converted into a SQLite export in the cache, once.
 
-A form is a module here with a `Form` that `FORMS` lists; other rooms need not know it.
+A form is a module here with a `Form` that `form_of` tries; other rooms need not know it.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from nsystui.exports.forms.columns import PARQUET
 from nsystui.exports.forms.form import EXPORT_ENDINGS, Form
-from nsystui.exports.forms.kineto import KINETO
-from nsystui.exports.forms.reports import REPORT
-
-FORMS = (REPORT, KINETO, PARQUET)
 
 
 def form_of(path: Path) -> Form | None:
@@ -22,4 +17,8 @@ def form_of(path: Path) -> Form | None:
     """
     if path.name.endswith(EXPORT_ENDINGS):
         return None
-    return next((form for form in FORMS if form.is_of(path)), None)
+    from nsystui.exports.forms.columns import PARQUET
+    from nsystui.exports.forms.kineto import KINETO
+    from nsystui.exports.forms.reports import REPORT
+
+    return next((form for form in (REPORT, KINETO, PARQUET) if form.is_of(path)), None)

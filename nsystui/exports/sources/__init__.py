@@ -11,20 +11,18 @@ from dataclasses import replace
 from nsystui.exports.canonical import BY_NAME
 from nsystui.exports.schema import NO_INTEGER, Schema
 from nsystui.exports.sources import gpu, host, network
-from nsystui.exports.sources.base import REASONS, Lookup, Source, Transform, lookups, times_of
+from nsystui.exports.sources.base import MAKERS, REASONS, Lookup, Source, Transform, lookups, times_of
 from nsystui.exports.sources.host import nccl_condition
 
 __all__ = ["NO_INTEGER", "REASONS", "TABLES", "Lookup", "Source", "Transform", "lookups", "nccl_condition", "sources"]
 
-_MAKERS = gpu.SOURCES | host.SOURCES | network.SOURCES
-
-TABLES = frozenset({*_MAKERS, *gpu.GRAPH_NODE_TABLES})
+TABLES = frozenset({*MAKERS, *gpu.GRAPH_NODE_TABLES})
 """Native tables whose damage leaves other tables readable."""
 
 
 def sources(schema: Schema) -> list[Source]:
     """Return the sources of the native tables in ``schema``, with rows or without, GPU work first."""
-    existing = [make(schema) for table, make in _MAKERS.items() if schema.exists(table)]
+    existing = [make(schema, table) for table, make in MAKERS.items() if schema.exists(table)]
     existing += gpu.graph_nodes(schema) + network.efa_samples(schema) + host.openmp(schema) + host.openacc(schema)
     return [_timed(source) for source in existing]
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from nsystui.base.answer import UNKNOWN
 from nsystui.exports import canonical
-from nsystui.exports.schema import LATEST, NAME_KEYS, Schema
+from nsystui.exports.schema import LATEST, NAME_KEYS, NO_INTEGER, Schema
 
 MAY_BE_OPEN = (canonical.NVTX_RANGES, canonical.MPI_CALLS, canonical.UCX_CALLS)
 """The tables whose rows may lack an end."""
@@ -149,6 +149,13 @@ class Source:
         return (*self.makes, *self.decoded)
 
     @property
+    def kind(self) -> str:
+        """The column that alone decides which canonical table gets a row, or an empty text."""
+        conditions = words_of(" ".join(made.where for made in self.makes.values()))
+        kinds = [name for name, sql in self.columns.items() if name in conditions and sql != NO_INTEGER]
+        return kinds[0] if len(kinds) == 1 and not any(made.is_made for made in self.makes.values()) else ""
+
+    @property
     def scan(self) -> str:
         """The SQLite query for a chunk, with ``%d`` for first and last rowid."""
         columns = ", ".join(f'{sql} AS "{name}"' for name, sql in {"row_id": "rowid", **self.columns}.items())
@@ -178,7 +185,19 @@ class Source:
         return replace(narrowed, columns={name: sql for name, sql in self.columns.items() if name in words})
 
 
-SourceMaker = Callable[[Schema], Source]
+_Maker = Callable[[Schema, str], Source]
+MAKERS: dict[str, _Maker] = {}
+"""The function that makes the source of each native table, in the order in which the tables are read."""
+
+
+def makes_source_of(*tables: str) -> Callable[[_Maker], _Maker]:
+    """Register a function that makes the sources of native tables; it gets the schema and a table's name."""
+
+    def register(make: _Maker) -> _Maker:
+        MAKERS.update(dict.fromkeys(tables, make))
+        return make
+
+    return register
 
 
 def process_of(thread: str) -> str:
@@ -206,9 +225,12 @@ def native_columns(text: str) -> dict[str, str]:
 
 
 def column_fields(*names: str) -> dict[str, str]:
-    """Return fields that equal the chunk's column of that name; a missing device or stream is UNKNOWN."""
-    unknown = {name: f'coalesce(c."{name}", {UNKNOWN})' for name in ("device", "stream")}
-    return {name: unknown.get(name, f'c."{name}"') for name in names}
+    """Return fields that equal the chunk's column of that name.
+
+    The ``row`` is the rowid, and a missing device or stream is UNKNOWN.
+    """
+    other = {name: f'coalesce(c."{name}", {UNKNOWN})' for name in ("device", "stream")} | {"row": "row_id"}
+    return {name: other.get(name, f'c."{name}"') for name in names}
 
 
 THREAD_EVENT = {"start": "start", "end": "end", "thread": "globalTid"}
@@ -238,7 +260,7 @@ GPU_EVENT = native_columns(
     "start end process:globalPid device:deviceId context:contextId green_context:greenContextId stream:streamId "
     "correlation_id:correlationId"
 )
-GPU_EVENT_FIELDS = {**column_fields(*GPU_EVENT), "process": f'coalesce(c."process", {canonical.NO_PROCESS})'}
+GPU_EVENT_FIELDS = {**column_fields("row", *GPU_EVENT), "process": f'coalesce(c."process", {canonical.NO_PROCESS})'}
 
 
 _LOST = "'[name ' || {} || ' lost]'"

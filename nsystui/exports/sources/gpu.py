@@ -7,11 +7,11 @@ from nsystui.exports.sources.base import (
     GPU_EVENT,
     GPU_EVENT_FIELDS,
     Source,
-    SourceMaker,
     Transform,
     column_fields,
     integers,
     labelled,
+    makes_source_of,
     native_columns,
     process_of,
 )
@@ -27,8 +27,8 @@ MEMORY_KINDS = dict(
 SYNC_TYPES = {0: "Unknown", 1: "Event sync", 2: "Stream wait sync", 3: "Stream sync", 4: "Context sync"}
 
 
-def kernels(schema: Schema) -> Source:
-    table = "CUPTI_ACTIVITY_KIND_KERNEL"
+@makes_source_of("CUPTI_ACTIVITY_KIND_KERNEL")
+def kernels(schema: Schema, table: str) -> Source:
     shape = native_columns(
         "grid_x:gridX grid_y:gridY grid_z:gridZ block_x:blockX block_y:blockY block_z:blockZ "
         "registers_per_thread:registersPerThread static_shared_memory:staticSharedMemory "
@@ -37,7 +37,6 @@ def kernels(schema: Schema) -> Source:
     )
     names = native_columns("name_id:demangledName short_id:shortName mangled_id:mangledName")
     fields = {
-        "row": "row_id",
         **GPU_EVENT_FIELDS,
         "name": "coalesce(n.label, s.label, m.label, '[no name]')",
         "short_name": "coalesce(s.label, n.label, m.label, '[no name]')",
@@ -55,14 +54,13 @@ def kernels(schema: Schema) -> Source:
     return Source(table, columns, {"kernels": Transform(fields, joins, first_choice=first_choice)})
 
 
-def memcpys(schema: Schema) -> Source:
-    table = "CUPTI_ACTIVITY_KIND_MEMCPY"
+@makes_source_of("CUPTI_ACTIVITY_KIND_MEMCPY")
+def memcpys(schema: Schema, table: str) -> Source:
     details = native_columns(
         "bytes copy_kind:copyKind source_kind:srcKind target_kind:dstKind source_device:srcDeviceId "
         "target_device:dstDeviceId virtual_address:virtualAddress graph_node_id:graphNodeId"
     )
     fields = {
-        "row": "row_id",
         **GPU_EVENT_FIELDS,
         "operation": f"'[CUDA memcpy ' || {labelled('copy_kind', COPY_KINDS)} || ']'",
         "is_memset": "0",
@@ -74,13 +72,13 @@ def memcpys(schema: Schema) -> Source:
     return Source(table, integers(schema, table, {**GPU_EVENT, **details}), {"memory_ops": Transform(fields)})
 
 
-def memsets(schema: Schema) -> Source:
-    table = "CUPTI_ACTIVITY_KIND_MEMSET"
+@makes_source_of("CUPTI_ACTIVITY_KIND_MEMSET")
+def memsets(schema: Schema, table: str) -> Source:
     details = {"bytes": "bytes", "memory_kind": "memKind", "graph_node_id": "graphNodeId"}
     first_row = schema.last_rowid.get("CUPTI_ACTIVITY_KIND_MEMCPY", 0)
     fields = {
-        "row": f"row_id + {first_row}",
         **GPU_EVENT_FIELDS,
+        "row": f"row_id + {first_row}",
         "operation": "'[CUDA memset]'",
         "is_memset": "1",
         **dict.fromkeys(("copy_kind", "source_memory", "source_device", "target_device", "virtual_address"), "NULL"),
@@ -91,18 +89,18 @@ def memsets(schema: Schema) -> Source:
     return Source(table, columns, {"memory_ops": Transform(fields)}, first_row)
 
 
-def graph_launches(schema: Schema) -> Source:
-    table = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+@makes_source_of("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
+def graph_launches(schema: Schema, table: str) -> Source:
     columns = integers(schema, table, {**GPU_EVENT, "graph_id": "graphId", "graph_exec_id": "graphExecId"})
-    fields = {"row": "row_id", **GPU_EVENT_FIELDS, **column_fields("graph_id", "graph_exec_id")}
+    fields = {**GPU_EVENT_FIELDS, **column_fields("graph_id", "graph_exec_id")}
     return Source(table, columns, {"graph_launches": Transform(fields)})
 
 
-def host_functions(schema: Schema) -> Source:
+@makes_source_of("CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH")
+def host_functions(schema: Schema, table: str) -> Source:
     """Return the functions of ``cudaLaunchHostFunc``, and of graphs' host nodes."""
-    table = "CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH"
     graph = {"graph_node_id": "graphNodeId", "graph_id": "graphId"}
-    fields = {"row": "row_id", **GPU_EVENT_FIELDS, **column_fields(*graph)}
+    fields = {**GPU_EVENT_FIELDS, **column_fields(*graph)}
     return Source(table, integers(schema, table, {**GPU_EVENT, **graph}), {"host_functions": Transform(fields)})
 
 
@@ -111,7 +109,7 @@ GRAPH_NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
 
 def graph_nodes(schema: Schema) -> list[Source]:
     """Return the source of the nodes of graphs: until schema 3.12, ``CUDA_GRAPH_EVENTS`` contains them."""
-    fields = {"row": "row_id", **column_fields("time", "thread", "node", "original"), "process": process_of("thread")}
+    fields = {**column_fields("row", "time", "thread", "node", "original"), "process": process_of("thread")}
     wanted = {"thread": "globalTid", "node": "graphNodeId", "original": "originalGraphNodeId"}
     makes = {"graph_nodes": Transform(fields, order="time")}
     # A program may have made its graphs long before the capture.
@@ -125,11 +123,11 @@ def graph_nodes(schema: Schema) -> list[Source]:
 _NO_EVENT = 0xFFFFFFFF
 
 
-def syncs(schema: Schema) -> Source:
-    table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+@makes_source_of("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
+def syncs(schema: Schema, table: str) -> Source:
     columns = integers(schema, table, {**GPU_EVENT, **_EVENT, "sync_kind": "syncType"})
     # Only the names of their calls show which rows wait for events: some versions of nsys shift the types by one.
-    fields = {"row": "row_id", **GPU_EVENT_FIELDS, "sync_type": labelled("sync_kind", SYNC_TYPES), **_EVENT_FIELDS}
+    fields = {**GPU_EVENT_FIELDS, "sync_type": labelled("sync_kind", SYNC_TYPES), **_EVENT_FIELDS}
     return Source(table, columns, {"syncs": Transform(fields)})
 
 
@@ -137,23 +135,22 @@ _EVENT = {"event": "eventId", "event_sync": "eventSyncId"}
 _EVENT_FIELDS = {name: f"CASE WHEN c.{name} NOT IN (0, {_NO_EVENT}) THEN c.{name} END" for name in _EVENT}
 
 
-def cuda_events(schema: Schema) -> Source:
+@makes_source_of("CUPTI_ACTIVITY_KIND_CUDA_EVENT")
+def cuda_events(schema: Schema, table: str) -> Source:
     """Return where events were recorded; their API calls have the times."""
-    table = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
     timed = ("start", "end")
     wanted = {name: native for name, native in GPU_EVENT.items() if name not in timed}
     fields = {name: sql for name, sql in GPU_EVENT_FIELDS.items() if name not in timed}
-    transform = Transform({"row": "row_id", **fields, **_EVENT_FIELDS}, order="")
+    transform = Transform({**fields, **_EVENT_FIELDS}, order="")
     return Source(table, integers(schema, table, {**wanted, **_EVENT}), {"cuda_events": transform})
 
 
-def gpu_metrics(schema: Schema) -> Source:
-    table = "GPU_METRICS"
+@makes_source_of("GPU_METRICS")
+def gpu_metrics(schema: Schema, table: str) -> Source:
     wanted = {"type_id": "typeId", "metric_id": "metricId", "value": "value"}
     columns = {"time": schema.time(table, "timestamp"), **integers(schema, table, wanted)}
     fields = {
-        "row": "row_id",
-        **column_fields("time"),
+        **column_fields("row", "time"),
         "gpu": "c.type_id & 255",
         "metric": "m.metric",
         "value": "CAST(value AS DOUBLE)",
@@ -163,9 +160,9 @@ def gpu_metrics(schema: Schema) -> Source:
     return Source(table, columns, {"gpu_metrics": Transform(fields, joins, order="time")})
 
 
-def cpu_page_faults(schema: Schema) -> Source:
+@makes_source_of("CUDA_UM_CPU_PAGE_FAULT_EVENTS")
+def cpu_page_faults(schema: Schema, table: str) -> Source:
     """Return page faults of CUDA's unified memory (docs/exports.md#unified-memory); migrations are memory copies."""
-    table = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
     known = schema.columns.get(table, ())
     # Newest spellings first; nsys 2023 and older have neither.
     spellings = (("sourceFile", "SourceFile"), ("sourceLine", "SourceLine"))
@@ -176,8 +173,7 @@ def cpu_page_faults(schema: Schema) -> Source:
     # Empty, not missing, if the export has the column.
     source_file = "coalesce(f.value, '')" if schema.has_column(table, file) else "NULL"
     fields = {
-        "row": "row_id",
-        **column_fields("start", "process", "address"),
+        **column_fields("row", "start", "process", "address"),
         "instruction": "i.value",
         "source_file": source_file,
         **column_fields("source_line"),
@@ -186,42 +182,25 @@ def cpu_page_faults(schema: Schema) -> Source:
     return Source(table, integers(schema, table, wanted), {"cpu_page_faults": Transform(fields, joins)})
 
 
-def gpu_page_faults(schema: Schema) -> Source:
-    table = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
+@makes_source_of("CUDA_UM_GPU_PAGE_FAULT_EVENTS")
+def gpu_page_faults(schema: Schema, table: str) -> Source:
     wanted = native_columns("start end process:globalPid device:deviceId address count:numberOfPageFaults")
-    fields = {"row": "row_id", **column_fields(*wanted)}
-    return Source(table, integers(schema, table, wanted), {"gpu_page_faults": Transform(fields)})
+    transform = Transform(column_fields("row", *wanted))
+    return Source(table, integers(schema, table, wanted), {"gpu_page_faults": transform})
 
 
-def gpu_memory(schema: Schema) -> Source:
+@makes_source_of("CUDA_GPU_MEMORY_USAGE_EVENTS")
+def gpu_memory(schema: Schema, table: str) -> Source:
     """Return allocations and frees (docs/exports.md#gpu-memory)."""
-    table = "CUDA_GPU_MEMORY_USAGE_EVENTS"
     wanted = native_columns(
         "start process:globalPid device:deviceId context:contextId address bytes memory_kind:memKind "
         "is_free:memoryOperationType correlation_id:correlationId"
     )
     fields = {
-        "row": "row_id",
-        **column_fields("start", "process", "device", "context", "address", "bytes"),
+        **column_fields("row", "start", "process", "device", "context", "address", "bytes"),
         "memory": labelled("memory_kind", MEMORY_KINDS),
         **column_fields("is_free", "correlation_id"),
         "name": "nullif(name, '')",
     }
     columns = {**integers(schema, table, wanted), "name": schema.text(table, "name")}
     return Source(table, columns, {"gpu_memory": Transform(fields)})
-
-
-SOURCES: dict[str, SourceMaker] = {
-    "CUPTI_ACTIVITY_KIND_KERNEL": kernels,
-    "CUPTI_ACTIVITY_KIND_MEMCPY": memcpys,
-    "CUPTI_ACTIVITY_KIND_MEMSET": memsets,
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": graph_launches,
-    "CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH": host_functions,
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": syncs,
-    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": cuda_events,
-    "GPU_METRICS": gpu_metrics,
-    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": cpu_page_faults,
-    "CUDA_UM_GPU_PAGE_FAULT_EVENTS": gpu_page_faults,
-    "CUDA_GPU_MEMORY_USAGE_EVENTS": gpu_memory,
-}
-"""The function that makes the source of each native table."""

@@ -13,11 +13,11 @@ from nsystui.exports.sources.base import (
     STRINGS,
     THREAD_EVENT,
     Source,
-    SourceMaker,
     Transform,
     column_fields,
     integers,
     labelled,
+    makes_source_of,
     native_columns,
     process_of,
     thread_event_fields,
@@ -31,8 +31,8 @@ BACKTRACE_CLASS = 67
 _NAMED = {**THREAD_EVENT, "name_id": "nameId"}
 
 
-def api_calls(schema: Schema) -> Source:
-    table = "CUPTI_ACTIVITY_KIND_RUNTIME"
+@makes_source_of("CUPTI_ACTIVITY_KIND_RUNTIME")
+def api_calls(schema: Schema, table: str) -> Source:
     calls = native_columns(
         "event_class:eventClass correlation_id:correlationId name_id:nameId return_value:returnValue"
     )
@@ -81,14 +81,14 @@ _CUT = f"coalesce(left({_LABEL}, least({_ENDS}) - 1), {_LABEL})"
 _FOLDED = f"coalesce(nullif(coalesce(CASE WHEN {_IS_DICT} THEN {_OF_DICT} END, {_CUT}), ''), '[no name]')"
 """``domain:text``, or only the text in the default domain, without arguments, shapes and ids of a call.
 
-``aten::add, seq = 7`` is ``aten::add``. Of a dict, the module or operator is its meaning: ``{'Module': 'layers.3.mlp',
+``aten::add, seq = 7`` is ``aten::add``. A dict is named by its module or operator: ``{'Module': 'layers.3.mlp',
 'Inputs': [[1, 64]]}`` (vLLM, TensorRT-LLM) is ``layers.3.mlp``, ``{'mod': 'torch', 'op': 'add', 'args': []}`` (PyProf)
 is ``torch.add``.
 """
 
 
-def nvtx(schema: Schema) -> Source:
-    table = "NVTX_EVENTS"
+@makes_source_of("NVTX_EVENTS")
+def nvtx(schema: Schema, table: str) -> Source:
     wanted = native_columns(
         "event_type:eventType end_thread:endGlobalTid domain_id:domainId text_id:textId category color range_id:rangeId"
     )
@@ -106,11 +106,11 @@ def nvtx(schema: Schema) -> Source:
         **column_fields("category"),
     }
     ranges = {
-        "row": "row_id", **column_fields("start", "end", "thread"), "process": process,
+        **column_fields("row", "start", "end", "thread"), "process": process,
         **column_fields("end_thread", "event_type"), **name_fields, "folded": _FOLDED,
         **column_fields("color", "range_id"),
     }  # fmt: skip
-    marks = {"row": "row_id", **column_fields("start", "thread"), "process": process, **name_fields}
+    marks = {**column_fields("row", "start", "thread"), "process": process, **name_fields}
     joins = {
         "s": "LEFT JOIN strings s ON s.id = c.text_id",
         "d": f"LEFT JOIN domains d ON d.process = {process} AND d.domain_id = c.domain_id",
@@ -173,48 +173,42 @@ _MPI_TABLES = {
 """The type of the calls in each table."""
 
 
-def mpi(table: str) -> SourceMaker:
-    def make(schema: Schema) -> Source:
-        first_row = _rows_before(schema, table, _MPI_TABLES)
-        wanted = THREAD_EVENT | native_columns(
-            "text_id:textId communicator:commHandle tag remote_rank:remoteRank root_rank:rootRank "
-            "send_bytes:size recv_bytes:recvSize"
-        )
-        fields = {
-            **thread_event_fields(first_row),
-            "name": "s.value",
-            "call_type": f"'{_MPI_TABLES[table]}'",
-            **column_fields("communicator", "tag", "remote_rank", "root_rank", "send_bytes", "recv_bytes"),
-        }
-        joins = {"s": "LEFT JOIN strings s ON s.id = text_id"}
-        return Source(table, integers(schema, table, wanted), {"mpi_calls": Transform(fields, joins)}, first_row)
-
-    return make
+@makes_source_of(*_MPI_TABLES)
+def mpi(schema: Schema, table: str) -> Source:
+    first_row = _rows_before(schema, table, _MPI_TABLES)
+    wanted = THREAD_EVENT | native_columns(
+        "name_id:textId communicator:commHandle tag remote_rank:remoteRank root_rank:rootRank "
+        "send_bytes:size recv_bytes:recvSize"
+    )
+    fields = {
+        **thread_event_fields(first_row),
+        "name": "s.value",
+        "call_type": f"'{_MPI_TABLES[table]}'",
+        **column_fields("communicator", "tag", "remote_rank", "root_rank", "send_bytes", "recv_bytes"),
+    }
+    return Source(table, integers(schema, table, wanted), {"mpi_calls": Transform(fields, STRINGS)}, first_row)
 
 
 _UCX_TABLES = ("UCP_SUBMIT_EVENTS", "UCP_PROGRESS_EVENTS", "UCP_EVENTS")
 
 
-def ucx(table: str) -> SourceMaker:
-    def make(schema: Schema) -> Source:
-        first_row = _rows_before(schema, table, _UCX_TABLES)
-        wanted = {**THREAD_EVENT, "text_id": "textId"}
-        fields = {**thread_event_fields(first_row), "name": "s.value"}
-        joins = {"s": "LEFT JOIN strings s ON s.id = text_id"}
-        return Source(table, integers(schema, table, wanted), {"ucx_calls": Transform(fields, joins)}, first_row)
-
-    return make
+@makes_source_of(*_UCX_TABLES)
+def ucx(schema: Schema, table: str) -> Source:
+    first_row = _rows_before(schema, table, _UCX_TABLES)
+    wanted = {**THREAD_EVENT, "name_id": "textId"}
+    fields = {**thread_event_fields(first_row), "name": "s.value"}
+    return Source(table, integers(schema, table, wanted), {"ucx_calls": Transform(fields, STRINGS)}, first_row)
 
 
-def mpi_ranks(schema: Schema) -> Source:
-    table = "MPI_RANKS"
+@makes_source_of("MPI_RANKS")
+def mpi_ranks(schema: Schema, table: str) -> Source:
     is_complete = "thread IS NOT NULL AND rank IS NOT NULL"
     transform = Transform(column_fields("thread", "rank"), where=is_complete, order="", is_distinct=True)
     return Source(table, integers(schema, table, {"thread": "globalTid", "rank": "rank"}), {"mpi_ranks": transform})
 
 
-def os_calls(schema: Schema) -> Source:
-    table = "OSRT_API"
+@makes_source_of("OSRT_API")
+def os_calls(schema: Schema, table: str) -> Source:
     natives = native_columns("event_class:eventClass name_id:nameId return_value:returnValue")
     wanted = {**THREAD_EVENT, **natives, "chain": _chain(schema, "OSRT_CALLCHAINS")}
     fields = {**thread_event_fields(), "name": "s.value", **column_fields("return_value"), "chain": _CHAIN}
@@ -223,19 +217,19 @@ def os_calls(schema: Schema) -> Source:
     return Source(table, integers(schema, table, wanted), {"os_calls": calls})
 
 
-def file_accesses(schema: Schema) -> Source:
+@makes_source_of("OSRT_FILE_ACCESS_EVENTS")
+def file_accesses(schema: Schema, table: str) -> Source:
     """Return file accesses, whose ``threadId`` may be a globalTid: its lowest 24 bits are the thread's number."""
-    table = "OSRT_FILE_ACCESS_EVENTS"
     wanted = native_columns(
         "start:startedAt end:endedAt thread:threadId name_id:apiCallId file:fileAccessId bytes:bytesProcessed"
     )
-    fields = {"row": "row_id", **column_fields("start", "end"), "tid": "thread & 16777215", "name": "s.value"}
+    fields = {**column_fields("row", "start", "end"), "tid": "thread & 16777215", "name": "s.value"}
     transform = Transform({**fields, **column_fields("file", "bytes")}, STRINGS)
     return Source(table, integers(schema, table, wanted), {"file_accesses": transform})
 
 
-def files(schema: Schema) -> Source:
-    table = "OSRT_FILE_ACCESS_DESCRIPTORS"
+@makes_source_of("OSRT_FILE_ACCESS_DESCRIPTORS")
+def files(schema: Schema, table: str) -> Source:
     columns = {**integers(schema, table, {"file": "fileAccessId"}), "path": schema.text(table, "filePath")}
     transform = Transform({"file": "c.file", "path": "nullif(path, '')"}, where="file IS NOT NULL", order="")
     return Source(table, columns, {"files": transform})
@@ -244,13 +238,11 @@ def files(schema: Schema) -> Source:
 _LIBRARIES = {"CUBLAS_EVENTS": "cuBLAS", "CUDNN_EVENTS": "cuDNN"}
 
 
-def library_calls(table: str) -> SourceMaker:
-    def make(schema: Schema) -> Source:
-        first_row = _rows_before(schema, table, _LIBRARIES)
-        fields = {**thread_event_fields(first_row), "name": "s.value", "library": f"'{_LIBRARIES[table]}'"}
-        return Source(table, integers(schema, table, _NAMED), {"library_calls": Transform(fields, STRINGS)}, first_row)
-
-    return make
+@makes_source_of(*_LIBRARIES)
+def library_calls(schema: Schema, table: str) -> Source:
+    first_row = _rows_before(schema, table, _LIBRARIES)
+    fields = {**thread_event_fields(first_row), "name": "s.value", "library": f"'{_LIBRARIES[table]}'"}
+    return Source(table, integers(schema, table, _NAMED), {"library_calls": Transform(fields, STRINGS)}, first_row)
 
 
 # ENUM_SAMPLING_THREAD_STATE
@@ -262,13 +254,12 @@ _STATE = f"CASE WHEN state > 0 THEN {labelled('state', _THREAD_STATES)} END"
 _ON_THREAD = {"thread": "globalTid", "cpu": "cpu", "state": "threadState"}
 
 
-def host_samples(schema: Schema) -> Source:
-    table = "COMPOSITE_EVENTS"
+@makes_source_of("COMPOSITE_EVENTS")
+def host_samples(schema: Schema, table: str) -> Source:
     wanted = {**_ON_THREAD, "weight": "cpuCycles", "chain": "id" if schema.has("SAMPLING_CALLCHAINS") else ""}
     columns = {"time": schema.time(table, "start"), **integers(schema, table, wanted)}
     fields = {
-        "row": "row_id",
-        **column_fields("time", "thread"),
+        **column_fields("row", "time", "thread"),
         "process": process_of("thread"),
         "cpu": "cpu",
         "state": _STATE,
@@ -278,13 +269,12 @@ def host_samples(schema: Schema) -> Source:
     return Source(table, columns, {"host_samples": Transform(fields, order="time")})
 
 
-def sched_events(schema: Schema) -> Source:
-    table = "SCHED_EVENTS"
+@makes_source_of("SCHED_EVENTS")
+def sched_events(schema: Schema, table: str) -> Source:
     wanted = {**_ON_THREAD, "is_in": "isSchedIn", "block_id": "threadBlock"}
     columns = {"time": schema.time(table, "start"), **integers(schema, table, wanted)}
     fields = {
-        "row": "row_id",
-        **column_fields("time", "thread"),
+        **column_fields("row", "time", "thread"),
         "process": process_of("thread"),
         "cpu": "cpu",
         "is_in": "CAST(is_in <> 0 AS BIGINT)",
@@ -336,20 +326,17 @@ def _stacks(kind: str, frames: str = "chunk") -> dict[str, Transform]:
     }
 
 
-def call_chains(table: str) -> SourceMaker:
-    """Return the maker of a source of call chains; all kinds share the canonical tables."""
-
-    def make(schema: Schema) -> Source:
-        marks = [
-            f'{value} * (ifnull("{column}", 0) <> 0)'
-            for value, column in ((1, "kernelMode"), (2, "unresolved"))
-            if schema.has_column(table, column)
-        ]
-        wanted = native_columns("chain:id depth:stackDepth function_id:symbol module_id:module")
-        columns = {**integers(schema, table, wanted), "flags": f"CAST({' + '.join(marks) or 0} AS INTEGER)"}
-        return Source(table, columns, _stacks(_CHAIN_TABLES[table]), _rows_before(schema, table, _CHAIN_TABLES))
-
-    return make
+@makes_source_of(*_CHAIN_TABLES)
+def call_chains(schema: Schema, table: str) -> Source:
+    """Return call chains; all kinds share the canonical tables."""
+    marks = [
+        f'{value} * (ifnull("{column}", 0) <> 0)'
+        for value, column in ((1, "kernelMode"), (2, "unresolved"))
+        if schema.has_column(table, column)
+    ]
+    wanted = native_columns("chain:id depth:stackDepth function_id:symbol module_id:module")
+    columns = {**integers(schema, table, wanted), "flags": f"CAST({' + '.join(marks) or 0} AS INTEGER)"}
+    return Source(table, columns, _stacks(_CHAIN_TABLES[table]), _rows_before(schema, table, _CHAIN_TABLES))
 
 
 def _number_at(byte: str) -> str:
@@ -391,8 +378,8 @@ def _python_samples(first_row: int) -> dict[str, Transform]:
     return {"host_samples": samples, **_stacks("python", _PYTHON_FRAMES)}
 
 
-def profiler_overhead(schema: Schema) -> Source:
-    table = "PROFILER_OVERHEAD"
+@makes_source_of("PROFILER_OVERHEAD")
+def profiler_overhead(schema: Schema, table: str) -> Source:
     fields = {**thread_event_fields(), "name": "s.value"}
     return Source(table, integers(schema, table, _NAMED), {"profiler_overhead": Transform(fields, STRINGS)})
 
@@ -405,9 +392,9 @@ _OVERHEADS = {
 }  # fmt: skip
 
 
-def cuda_overhead(schema: Schema) -> Source:
+@makes_source_of("CUPTI_ACTIVITY_KIND_OVERHEAD")
+def cuda_overhead(schema: Schema, table: str) -> Source:
     """Return the overhead that CUDA reports, of which the profiler's part belongs to `profiler_overhead`."""
-    table = "CUPTI_ACTIVITY_KIND_OVERHEAD"
     wanted = {**THREAD_EVENT, "correlation_id": "correlationId", "overhead_type": "overheadType"}
     first_row = schema.rows(["PROFILER_OVERHEAD"])
     fields = {**thread_event_fields(first_row), "name": labelled("overhead_type", _OVERHEADS)}
@@ -420,31 +407,30 @@ def cuda_overhead(schema: Schema) -> Source:
     return Source(table, integers(schema, table, wanted), makes, first_row)
 
 
-def diagnostics(schema: Schema) -> Source:
-    table = "DIAGNOSTIC_EVENT"
+@makes_source_of("DIAGNOSTIC_EVENT")
+def diagnostics(schema: Schema, table: str) -> Source:
     columns = {
         "time": schema.optional_time(table, "timestamp"),
         **integers(schema, table, {"severity": "severity", "process": "globalPid"}),
         "text": schema.text(table, "text"),
     }
     fields = {
-        "row": "row_id",
-        **column_fields("time", "severity"),
+        **column_fields("row", "time", "severity"),
         "severity_name": labelled("severity", SEVERITIES),
         **column_fields("text", "process"),
     }
     return Source(table, columns, {"diagnostics": Transform(fields, order="time")})
 
 
-def processes(schema: Schema) -> Source:
-    table = "PROCESSES"
+@makes_source_of("PROCESSES")
+def processes(schema: Schema, table: str) -> Source:
     columns = {**integers(schema, table, {"process": "globalPid", "pid": "pid"}), "name": schema.text(table, "name")}
     fields = {**column_fields("process", "pid"), "name": "nullif(name, '')"}
     return Source(table, columns, {"processes": Transform(fields, where="process IS NOT NULL", order="")})
 
 
-def threads(schema: Schema) -> Source:
-    table = "ThreadNames"
+@makes_source_of("ThreadNames")
+def threads(schema: Schema, table: str) -> Source:
     wanted = {"thread": "globalTid", "name_id": "nameId", "priority": "priority"}
     fields = {
         **column_fields("thread"),
@@ -502,25 +488,3 @@ def _transform(name: str, kind: str, first_row: int, **fields_of_kind: str) -> T
     fields = {**thread_event_fields(first_row), "name": name, "kind": f"'{kind}'", **fields_of_kind}
     joins = {"f": "LEFT JOIN strings f ON f.id = file_id", "g": "LEFT JOIN strings g ON g.id = function_id"}
     return Transform(fields, {**STRINGS, **joins})
-
-
-SOURCES: dict[str, SourceMaker] = {
-    "CUPTI_ACTIVITY_KIND_RUNTIME": api_calls,
-    "NVTX_EVENTS": nvtx,
-    **{table: mpi(table) for table in _MPI_TABLES},
-    **{table: ucx(table) for table in _UCX_TABLES},
-    "OSRT_API": os_calls,
-    "OSRT_FILE_ACCESS_EVENTS": file_accesses,
-    "OSRT_FILE_ACCESS_DESCRIPTORS": files,
-    **{table: library_calls(table) for table in _LIBRARIES},
-    "COMPOSITE_EVENTS": host_samples,
-    "SCHED_EVENTS": sched_events,
-    **{table: call_chains(table) for table in _CHAIN_TABLES},
-    "PROFILER_OVERHEAD": profiler_overhead,
-    "CUPTI_ACTIVITY_KIND_OVERHEAD": cuda_overhead,
-    "DIAGNOSTIC_EVENT": diagnostics,
-    "PROCESSES": processes,
-    "ThreadNames": threads,
-    "MPI_RANKS": mpi_ranks,
-}
-"""The function that makes the source of each native table."""

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from nsystui.exports.schema import LATEST, Schema
-from nsystui.exports.sources.base import Source, SourceMaker, Transform, column_fields, integers, native_columns
+from nsystui.exports.sources.base import Source, Transform, column_fields, integers, makes_source_of, native_columns
 
-_ADAPTERS = "NET_NIC_METRIC"
-
-
-def nic_metrics(schema: Schema) -> Source:
-    return _metrics(schema, _ADAPTERS, is_switch=0, first_row=0)
+_ADAPTERS, _SWITCHES = "NET_NIC_METRIC", "NET_IB_SWITCH_METRIC"
 
 
-def switch_metrics(schema: Schema) -> Source:
-    """Return the samples of switches, whose row numbers follow the adapters'."""
-    return _metrics(schema, "NET_IB_SWITCH_METRIC", is_switch=1, first_row=schema.rows([_ADAPTERS]))
-
-
-def _metrics(schema: Schema, table: str, is_switch: int, first_row: int) -> Source:
+@makes_source_of(_ADAPTERS, _SWITCHES)
+def nic_metrics(schema: Schema, table: str) -> Source:
+    """Return the samples of adapters or switches, whose row numbers follow the adapters'."""
+    is_switch = table == _SWITCHES
+    first_row = schema.rows([_ADAPTERS]) if is_switch else 0
     wanted = native_columns("start end nic:globalId list_id:metricsListId metric_index:metricsIdx value")
     fields = {
         "row": f"row_id + {first_row}",
@@ -25,18 +20,18 @@ def _metrics(schema: Schema, table: str, is_switch: int, first_row: int) -> Sour
         "metric": "m.metric",
         "unit": "m.unit",
         "value": "CAST(value AS DOUBLE)",
-        "is_switch": str(is_switch),
+        "is_switch": str(int(is_switch)),
     }
     joins = {"m": "LEFT JOIN nic_metric_names m ON m.list_id = c.list_id AND m.metric_index = c.metric_index"}
     return Source(table, integers(schema, table, wanted), {"nic_metrics": Transform(fields, joins)}, first_row)
 
 
-def nic_devices(schema: Schema) -> Source:
+@makes_source_of("TARGET_INFO_NIC_INFO")
+def nic_devices(schema: Schema, table: str) -> Source:
     """Return the adapters with the ids of their samples.
 
     The ids are in NIC_ID_MAP; schema 3.1 has only the adapter's ``globalId``.
     """
-    table = "TARGET_INFO_NIC_INFO"
     wanted = {"nic_id": "nicId", "own_id": "globalId", "guid": "GUID"}
     columns = {**integers(schema, table, wanted), "name": schema.text(table, "name")}
     fields = {"nic": "coalesce(n.global_id, own_id)", **column_fields("guid"), "name": "nullif(name, '')"}
@@ -77,7 +72,7 @@ def _values(schema: Schema) -> Source:
         "ON f.event = c.event AND f.field_index = c.field_index",
     }
     fields = {
-        "row": "row_id",
+        **column_fields("row"),
         "time": "e.time",
         "type_id": "e.type_id",
         "source": "t.source",
@@ -118,11 +113,3 @@ def _events(schema: Schema) -> Source:
 
 def _id_list(schema: Schema) -> str:
     return ", ".join(f"{type_id:d}" for type_id in schema.efa_types)
-
-
-SOURCES: dict[str, SourceMaker] = {
-    "NET_NIC_METRIC": nic_metrics,
-    "NET_IB_SWITCH_METRIC": switch_metrics,
-    "TARGET_INFO_NIC_INFO": nic_devices,
-}
-"""The function that makes the source of each native table."""

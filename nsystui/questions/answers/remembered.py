@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from nsystui.base.answer import Adapted, Answer, Column, TableAnswer, Unit, iter_rows
 from nsystui.base.errors import ExportError
 from nsystui.base.partial_files import why_not_ours
-from nsystui.base.selection import Selection
 from nsystui.exports.opening import ExportFile, check, look
 from nsystui.store.cache import Cache
 from nsystui.store.damage import damage_line, known_damage
@@ -56,8 +55,7 @@ class Remembered:
     @classmethod
     def of_source(cls, source: JobSource) -> Remembered | None:
         """Return the remembered answers about a source's files; ``None`` if opening them may print notes."""
-        from nsystui.exports.convert import made_before
-        from nsystui.exports.discover import FACTS, discover, is_packed_report, stale_note
+        from nsystui.exports.discover import FACTS, discover, is_packed_report, made_before, stale_note
 
         if source.cache_directory is None:
             return None
@@ -117,6 +115,7 @@ def remember_first_questions(job: OpenJob, cache: Cache) -> None:
     The summary of API calls and the index of the event list take a second or two for large jobs. Raises ExportError or
     OSError if a file can no longer be read.
     """
+    from nsystui.base.selection import Selection
     from nsystui.questions.events.listing import EventList
     from nsystui.questions.kernels.activities import API, work_summary
     from nsystui.questions.queries.registry import question_named

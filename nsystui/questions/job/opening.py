@@ -229,8 +229,8 @@ class Opener:
         """
         from concurrent.futures import ThreadPoolExecutor
 
-        from nsystui.exports.convert import convert, export_of
-        from nsystui.exports.discover import is_packed_report
+        from nsystui.exports.convert import convert
+        from nsystui.exports.discover import export_of, is_packed_report
         from nsystui.exports.forms import form_of
         from nsystui.store.cache import size_of
         from nsystui.store.packing import PackingCancelled, Progress

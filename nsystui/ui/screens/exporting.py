@@ -17,6 +17,7 @@ from nsystui.ui.widgets.repainting import in_background
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer, Column, Row
     from nsystui.base.drawing import Drawing
+    from nsystui.questions.queries.question import Question
 
 _Writer = Callable[[Path, bool], int | None]
 """Writes a file, given path and whether to overwrite; returns the number of rows, or ``None``."""
@@ -35,6 +36,11 @@ class ExportingScreen(AskingScreen):
         A thread calls the function, which returns ``None`` if there is nothing to draw.
         """
         return None
+
+    def drawing_of(self, question: Question) -> Callable[[], Drawing | None] | None:
+        if question.drawing is None or self.job is None:
+            return None
+        return partial(question.drawing, self.job, self.selection, question.defaults())
 
     def proposed_name(self, table: str) -> str | None:
         """Return the file name that ``e`` proposes; ``None`` before a report is loaded."""

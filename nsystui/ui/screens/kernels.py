@@ -98,14 +98,13 @@ class KernelInstancesScreen(EventRowsScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         answer, shape = result
-        self.panel.category = "nccl" if is_nccl_kernel(self.kernel) else "compute"
         lines = []
         if shape.count:
             labels = [format_value(Unit.DURATION, low) for low in shape.edges[:-1]]
             figures = (("min", shape.minimum), ("median", shape.median), ("p95", shape.p95), ("max", shape.maximum))
             lines = ["duration", *histogram_lines(labels, list(shape.counts), 42), ""]
             lines += [f"{word:7} {format_value(Unit.DURATION, value)}" for word, value in figures]
-        self.panel.show_lines(lines)
+        self.panel.show_drawing(lines, "nccl" if is_nccl_kernel(self.kernel) else "compute")
         super().show(answer, same_place)
 
     def event_kind(self) -> EventKind:

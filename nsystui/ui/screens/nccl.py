@@ -21,6 +21,7 @@ from nsystui.questions.nccl.sizes import SizeBin, bandwidth_by_size, bandwidth_c
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.questions.queries.distributions import curve_places
 from nsystui.questions.queries.question import View
+from nsystui.questions.queries.registry import question_named
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.ui.screens.kernels import EventRowsScreen
 from nsystui.ui.screens.nccl_log import log_note
@@ -106,12 +107,11 @@ class CollectivesScreen(TableScreen):
 
     MODE_KEY = "3"
     HAS_PANEL = True
-    PANEL_BORDER = ""
     ELASTIC = "collective"
 
     DEFAULT_CSS = """
     CollectivesScreen #body { layout: vertical; }
-    CollectivesScreen SidePanel { width: 100%; height: 5; margin-top: 1; }
+    CollectivesScreen SidePanel { width: 100%; height: 5; margin-top: 1; border: none; padding: 0; }
     CollectivesScreen SidePanel, CollectivesScreen.-wide SidePanel { display: block; }
     CollectivesScreen SidePanel.-empty, CollectivesScreen.-wide SidePanel.-empty { display: none; }
     """
@@ -129,9 +129,14 @@ class CollectivesScreen(TableScreen):
 
     def draw(self) -> None:
         lines = self.drawn_lines(self.size.width - (_DETAILS_WIDTH if self.has_class("-beside") else 0))
-        self.panel.category = "nccl"
-        self.panel.show_lines(lines)
+        self.panel.show_drawing(lines, "nccl")
         self.panel.set_class(not lines, "-empty")
+        self.panel.styles.height = max(self.least_height, len(lines))
+
+    @property
+    def least_height(self) -> int:
+        """The least lines of the drawing, which it keeps while it changes."""
+        return 0
 
     def row_changed(self) -> None:
         self.draw()
@@ -207,28 +212,15 @@ class NcclSizesScreen(CollectivesScreen):
         return "nccl"
 
     @property
-    def _height(self) -> int:
+    def least_height(self) -> int:
         return max(_MIN_HEIGHT, int(self.size.height * _HEIGHT_SHARE))
-
-    def draw(self) -> None:
-        super().draw()
-        self.panel.styles.height = max(self._height, len(self.panel.lines))
 
     def drawn_lines(self, width: int) -> list[str]:
         name = str(self.values().get("collective"))
-        return self.bandwidths(name, width, self._height) if name in self._curves else []
+        return self.bandwidths(name, width, self.least_height) if name in self._curves else []
 
     def drawing_to_export(self) -> Callable[[], Shapes | None] | None:
-        job, selection = self.job, self.selection
-        if job is None or not self._curves:
-            return None
-
-        def draw() -> Shapes | None:
-            from nsystui.questions.report.drawings import bandwidth_curves
-
-            return bandwidth_curves(job, selection, bandwidth_by_size(job.session, selection, job.ranks, job.pairing()))
-
-        return draw
+        return self.drawing_of(question_named("nccl")) if self._curves else None
 
     def choices(self) -> tuple[Choice, ...]:
         return (*super().choices(), Choice.among("by", _SIZE_WORDS, self.by, lambda group: self.ask_with(by=group)))
@@ -301,10 +293,6 @@ class NcclScreen(CollectivesScreen):
         super().show(answer, same_place)
         self.draw()
         self.log_changed()
-
-    def draw(self) -> None:
-        super().draw()
-        self.panel.styles.height = len(self.panel.lines)
 
     def drawn_lines(self, width: int) -> list[str]:
         """Return the histogram of sizes, and above it the bandwidths if the table leaves room."""

@@ -13,7 +13,7 @@ from textual.widget import Widget
 from nsystui.base.answer import Answer, Record, TableAnswer, iter_rows
 from nsystui.base.errors import reason_of
 from nsystui.base.selection import Selection
-from nsystui.questions.queries.registry import view_of_table
+from nsystui.questions.queries.registry import question_named, view_of_table
 from nsystui.ui.doors import show_view
 from nsystui.ui.loading import KeptOverview
 from nsystui.ui.pictures import overview_lines as words
@@ -402,17 +402,7 @@ class OverviewScreen(TablesScreen):
         return super().answer_to_export()
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        job, selection = self.job, self.selection
-        if job is None:
-            return None
-
-        def draw() -> Drawing | None:
-            from nsystui.questions.host.time_budget import device_budgets
-            from nsystui.questions.report.drawings import device_bars
-
-            return device_bars(device_budgets(job, selection))
-
-        return draw
+        return self.drawing_of(question_named("budget"))
 
     def action_other_table(self) -> None:
         """Move the focus to the next table."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events, on
@@ -86,7 +85,6 @@ class TableScreen(TablesScreen):
     HAS_PANEL = False
     HAS_DETAILS = True
     BACKGROUND = False
-    PANEL_BORDER = "│ "
     ELASTIC: ClassVar[str | None] = None
     """The text column that gets the spare room; by default the last."""
     BAR_CATEGORY: ClassVar[str | None] = None
@@ -131,7 +129,7 @@ class TableScreen(TablesScreen):
         )
         self.notes = NoteLines(id="notes")
         if self.HAS_PANEL:
-            self.panel = SidePanel(border=self.PANEL_BORDER, id="panel")
+            self.panel = SidePanel(id="panel")
             body: Widget = Horizontal(self.table, self.panel, id="body")
         else:
             body = self.table
@@ -350,10 +348,7 @@ class ViewsScreen(TableScreen):
         super().show(answer, same_place)
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        question, job = self.answered.question, self.job
-        if question.drawing is None or job is None:
-            return None
-        return partial(question.drawing, job, self.selection, question.defaults())
+        return self.drawing_of(self.answered.question)
 
     def counted(self) -> str:
         return self.answered.counted

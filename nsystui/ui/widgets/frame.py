@@ -36,7 +36,7 @@ UPDATE_INTERVAL = 0.5
 """Seconds between two updates of a progress text."""
 
 StyledText = tuple[str, str]
-"""Text and the component class that styles it (empty: the line's own style)."""
+"""Text and its style: ``bold``, ``underlined``, ``dim``, ``warning``, or empty for the line's own."""
 
 
 def progress_bar(fraction: float, width: int = 10) -> str:
@@ -51,7 +51,17 @@ class TextLine(Widget):
 
     ALLOW_SELECT = False
 
-    DEFAULT_CSS = "TextLine { height: 1; }"
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        f"text-line--{style}" for style in ("bold", "underlined", "dim", "warning")
+    }
+
+    DEFAULT_CSS = """
+    TextLine { height: 1; }
+    TextLine > .text-line--bold { text-style: bold; }
+    TextLine > .text-line--underlined { text-style: bold underline; }
+    TextLine > .text-line--dim { color: $foreground 75%; }
+    TextLine > .text-line--warning { text-style: bold; color: $text-warning; }
+    """
 
     _left: tuple[StyledText, ...] = ()
     _right: tuple[StyledText, ...] = ()
@@ -87,8 +97,8 @@ class TextLine(Widget):
         left = _cut_parts(left, width - right_width - (len(GAP) if right_width else 0))
         filler = width - right_width - sum(width_of(text) for text, _ in left)
         segments = [
-            Segment(text, self.get_component_rich_style(name) if name else self.rich_style)
-            for text, name in (*left, (" " * filler, ""), *right)
+            Segment(text, self.get_component_rich_style(f"text-line--{style}") if style else self.rich_style)
+            for text, style in (*left, (" " * filler, ""), *right)
             if text
         ]
         strip = Strip(Segment.simplify(segments), width)
@@ -127,18 +137,27 @@ def _cut_parts(parts: Sequence[StyledText], room: int) -> list[StyledText]:
     return shortened
 
 
-class StatusText(TextLine):
-    """A line with an operation's status, updated at most twice a second."""
+class TitleLine(TextLine):
+    """Line 1: the job, a tab for each screen with the current tab marked, and the progress of loading at the right.
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"status-text--status"}
+    ``tabs``: key, name and short name of each screen, ``(("1", "Overview", "Ovw"), …)``; ``active``: its screen's key.
+    """
 
-    DEFAULT_CSS = "StatusText > .status-text--status { color: $foreground 75%; }"
-
+    PROGRAM = "nsystui"
     status = ""
     """The newest status, perhaps not shown yet."""
     _text = ""
     _shown_at = -UPDATE_INTERVAL
     _status_timer: Timer | None = None
+
+    def __init__(self, tabs: Sequence[tuple[str, str, str]], active: str, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._tabs = tuple(tabs)
+        self._active = active
+
+    def update(self, name: str = "") -> None:
+        self._text = safe_text(name)
+        self._show()
 
     def set_status(self, status: str, at_once: bool = False) -> None:
         """Show ``status`` at the right, at most twice a second, except ``at_once`` and empty texts."""
@@ -154,39 +173,8 @@ class StatusText(TextLine):
             self._status_timer.stop()
             self._status_timer = None
         self._shown_at = time.monotonic()
-        right = [(self.status, "status-text--status")] if self.status else []
+        right = [(self.status, "dim")] if self.status else []
         self.show_parts([(self._text, "")] if self._text else [], right)
-
-    def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
-        """Return the text, and the phrases of the status that fit."""
-        room = width - sum(width_of(text) for text, _ in self._left) - len(GAP)
-        return self._left, [(_fit_phrases(text, room), name) for text, name in self._right]
-
-
-class TitleLine(StatusText):
-    """Line 1: the job, a tab for each screen with the current tab marked, and the progress of loading at the right.
-
-    ``tabs``: key, name and short name of each screen, ``(("1", "Overview", "Ovw"), …)``; ``active``: its screen's key.
-    """
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"title-line--name", "title-line--active", "title-line--tab"}
-
-    DEFAULT_CSS = """
-    TitleLine > .title-line--name { color: $foreground 75%; }
-    TitleLine > .title-line--active { text-style: bold; }
-    TitleLine > .title-line--tab { color: $foreground 75%; }
-    """
-
-    PROGRAM = "nsystui"
-
-    def __init__(self, tabs: Sequence[tuple[str, str, str]], active: str, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id)
-        self._tabs = tuple(tabs)
-        self._active = active
-
-    def update(self, name: str = "") -> None:
-        self._text = safe_text(name)
-        self._show()
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
         """Return all tabs, the progress with its bar, and the job's name if there is room."""
@@ -206,7 +194,7 @@ class TitleLine(StatusText):
             left.append((self.PROGRAM, ""))
             room -= len(self.PROGRAM) + len(BETWEEN)
             if self._text and room >= min(width_of(self._text), SHORTEST_CUT) + len(BETWEEN):
-                left.append((BETWEEN + shorten(self._text, room - len(BETWEEN)), "title-line--name"))
+                left.append((BETWEEN + shorten(self._text, room - len(BETWEEN)), "dim"))
             left.append((BETWEEN, ""))
         return [*left, *tabs], right
 
@@ -217,10 +205,10 @@ class TitleLine(StatusText):
             active = tab[0] == self._active
             text = f"{tab[0]} {tab[name_index]}" if name_index else tab[0]
             if parts or active:
-                parts.append(("│" if active or previous else " ", "title-line--active" if active or previous else ""))
-            parts.append((text, "title-line--active" if active else "title-line--tab"))
+                parts.append(("│" if active or previous else " ", "bold" if active or previous else ""))
+            parts.append((text, "bold" if active else "dim"))
             previous = active
-        return [*parts, ("│", "title-line--active")] if previous else parts
+        return [*parts, ("│", "bold")] if previous else parts
 
     def on_click(self, event: events.Click) -> None:
         """Press the key of the tab."""
@@ -264,14 +252,7 @@ class SelectionLine(TextLine):
 class KeyLine(TextLine):
     """The last line: the active keys that fit uncut, always with ``ALWAYS``, which lead to all other keys."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"key-line--key", "key-line--label", "key-line--notice"}
-
-    DEFAULT_CSS = """
-    KeyLine { dock: bottom; }
-    KeyLine > .key-line--key { text-style: bold; }
-    KeyLine > .key-line--label { color: $foreground 75%; }
-    KeyLine > .key-line--notice { text-style: bold; color: $text-warning; }
-    """
+    DEFAULT_CSS = "KeyLine { dock: bottom; }"
 
     ALWAYS = ("ctrl+p", "?")
 
@@ -291,7 +272,7 @@ class KeyLine(TextLine):
         """Show a sentence instead of the keys for a while, or the keys again if ``text`` is empty."""
         if self._notice_timer is not None:
             self._notice_timer.stop()
-        self.show_parts([(safe_text(text), "key-line--notice")] if text else [])
+        self.show_parts([(safe_text(text), "warning")] if text else [])
         self._notice_timer = self.set_timer(seconds, lambda: self.show_parts([]))
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
@@ -308,15 +289,15 @@ class KeyLine(TextLine):
                 if is_full:
                     continue
                 room -= size + 2
-            gap = [("  ", "key-line--label")] if parts else []
-            parts += [*gap, (key, "key-line--key"), (" " + label, "key-line--label")]
+            gap = [("  ", "dim")] if parts else []
+            parts += [*gap, (key, "bold"), (" " + label, "dim")]
         return parts, ()
 
     def on_click(self, event: events.Click) -> None:
         parts, _ = self.parts_for(self.size.width)
         if (index := _part_at((text for text, _ in parts), event.x)) is not None:
-            text, name = parts[index]
-            key = text if name == "key-line--key" else parts[index - 1][0] if index else ""
+            text, style = parts[index]
+            key = text if style == "bold" else parts[index - 1][0] if index else ""
             self.app.simulate_key(textual_key(key))
 
 
@@ -346,22 +327,7 @@ class ChoiceLine(TextLine):
     If not all options fit, the last choice is shortened first, beginning with the option that its key reaches last.
     """
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "choice-line--path",
-        "choice-line--key",
-        "choice-line--label",
-        "choice-line--chosen",
-        "choice-line--other",
-    }
-
-    DEFAULT_CSS = """
-    ChoiceLine { display: none; }
-    ChoiceLine > .choice-line--path { text-style: bold; }
-    ChoiceLine > .choice-line--key { text-style: bold underline; }
-    ChoiceLine > .choice-line--label { color: $foreground 75%; }
-    ChoiceLine > .choice-line--chosen { text-style: bold; }
-    ChoiceLine > .choice-line--other { color: $foreground 75%; }
-    """
+    DEFAULT_CSS = "ChoiceLine { display: none; }"
 
     _path = ""
     _choices: tuple[Choice, ...] = ()
@@ -392,20 +358,20 @@ class ChoiceLine(TextLine):
         return parts
 
     def _choice_parts(self, shown: Sequence[Sequence[int]]) -> list[tuple[str, str, int, int]]:
-        parts = [(self._path, "choice-line--path", -1, -1)] if self._path else []
+        parts = [(self._path, "bold", -1, -1)] if self._path else []
         for choice_index, choice in enumerate(self._choices):
             if parts:
-                parts.append(("    ", "choice-line--label", -1, -1))
-            parts.append((choice.label[0], "choice-line--key", choice_index, -1))
-            parts.append((f"{choice.label[1:]} ", "choice-line--label", choice_index, -1))
+                parts.append(("    ", "dim", -1, -1))
+            parts.append((choice.label[0], "underlined", choice_index, -1))
+            parts.append((f"{choice.label[1:]} ", "dim", choice_index, -1))
             for option_index, option in enumerate(choice.options):
                 text = safe_text(option)
                 if option_index == choice.chosen:
-                    parts.append((f"[{text}]", "choice-line--chosen", choice_index, option_index))
+                    parts.append((f"[{text}]", "bold", choice_index, option_index))
                 elif option_index in shown[choice_index]:
-                    parts.append((f" {text} ", "choice-line--other", choice_index, option_index))
+                    parts.append((f" {text} ", "dim", choice_index, option_index))
             if len(shown[choice_index]) < len(choice.options):
-                parts.append((" …", "choice-line--other", choice_index, -1))
+                parts.append((" …", "dim", choice_index, -1))
         return parts
 
     def on_click(self, event: events.Click) -> None:

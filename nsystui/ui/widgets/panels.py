@@ -1,4 +1,4 @@
-"""Lines of text: styled parts, notes, plain lines, a panel at the side, details below."""
+"""Lines of text: styled parts, notes, a panel at the side, details below."""
 
 from __future__ import annotations
 
@@ -149,93 +149,52 @@ class NoteLines(Widget):
         return Strip([Segment(text, self.rich_style)], self.size.width)
 
 
-class PlainLines(Widget):
-    """Lines of text, cut at the right edge. Base of the panels below."""
-
-    ALLOW_SELECT = False
-
-    def __init__(self, *, border: str = "│ ", id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id)
-        self._border = border
-        self.lines: tuple[str, ...] = ()
-
-    def show_lines(self, lines: Sequence[str]) -> None:
-        """Show these lines, perhaps from files; draw only changed lines."""
-        before, self.lines = self.lines, tuple(safe_text(line) for line in lines)
-        for y in range(max(len(before), len(self.lines))):
-            if before[y : y + 1] != self.lines[y : y + 1]:
-                self.refresh(Region(0, y, self.size.width, 1))
-
-    def render_line(self, y: int) -> Strip:
-        text = self.lines[y] if y < len(self.lines) else ""
-        return Strip([Segment(fit(self._border + text, self.size.width), self.line_style(y))], self.size.width)
-
-    def line_style(self, y: int) -> Style:
-        return self.rich_style
-
-
 _BLOCKS = re.compile("([█▉▊▋▌▍▎▏▁▂▃▄▅▆▇●○■□▲△◆◇]+)")
 
 
-class SidePanel(CategoryWidget, PlainLines):
-    """Lines next to or below a table; their bars and marks have the colour of ``category``."""
+class SidePanel(PartLines):
+    """A drawing next to or below a table."""
 
-    DEFAULT_CSS = "SidePanel { height: 1fr; }"
+    DEFAULT_CSS = "SidePanel { height: 1fr; border-left: solid $foreground; padding-left: 1; }"
 
-    category: str | None = None
-
-    def render_line(self, y: int) -> Strip:
-        strip = super().render_line(y)
-        if self.category is None:
-            return strip
-        style, bar_style = self.line_style(y), self.fill_style(self.category)
-        pieces = enumerate(_BLOCKS.split(strip.text))
-        return Strip(
-            [Segment(text, bar_style if index % 2 else style) for index, text in pieces if text], self.size.width
-        )
+    def show_drawing(self, lines: Sequence[str], category: str) -> None:
+        """Show lines, with the colour of ``category`` for their bars and marks."""
+        pieces = (enumerate(_BLOCKS.split(line)) for line in lines)
+        self.show_lines([[(text, category if index % 2 else "") for index, text in line] for line in pieces])
 
 
-class DetailPane(PlainLines):
+class DetailPane(PartLines):
     """The details of the cursor's row and its doors, arranged for the pane's size."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"detail-pane--name"}
+    DEFAULT_CSS = "DetailPane { height: 5; }"
 
-    DEFAULT_CSS = """
-    DetailPane { height: 5; }
-    DetailPane > .detail-pane--name { text-style: bold; }
-    """
-
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(border="", id=id)
-        self._details: Sequence[Sequence[str]] = ()
-        self._doors = ""
+    _details: Sequence[Sequence[str]] = ()
+    _doors = ""
 
     def show(self, details: Sequence[Sequence[str]], doors: str = "") -> None:
         """Show paragraphs of facts, with the name first."""
         self._details, self._doors = [facts for facts in details if any(facts)], doors
         self._lay_out()
 
-    def line_style(self, y: int) -> Style:
-        """Return bold for the name, on the first line."""
-        return self.rich_style if y else self.get_component_rich_style("detail-pane--name")
-
     def _lay_out(self) -> None:
         width, height = self.size
-        is_tall = height > _MAX_FLAT
-        self._border = "│ " if is_tall else "  "
-        width -= len(self._border)
+        border = "│ " if height > _MAX_FLAT else "  "
+        lines = self._arranged(width - len(border), height)
+        lines += [""] * (height - len(lines))
+        self.show_lines([[(fit(border + line, self.size.width), "" if y else "bold")] for y, line in enumerate(lines)])
+
+    def _arranged(self, width: int, height: int) -> list[str]:
+        """Return the lines; if there are many, facts have a line each."""
         if width < 1 or not self._details:
-            self.show_lines(())
-            return
-        lines: list[str] = []
-        if is_tall:
-            for paragraph in [*self._details, [self._doors]]:
-                lines += [line for fact in paragraph for line in textwrap.wrap(safe_text(fact), max(width, 8))]
-                lines.append("")
-        else:
+            return []
+        if height <= _MAX_FLAT:
             doors = [self._doors] if self._doors and height > 2 else []
-            lines = [*fill(self._details, width, max(height - len(doors), 1)), *doors]
-        self.show_lines(lines)
+            return [*fill(self._details, width, max(height - len(doors), 1)), *doors]
+        lines: list[str] = []
+        for paragraph in [*self._details, [self._doors]]:
+            lines += [line for fact in paragraph for line in textwrap.wrap(safe_text(fact), max(width, 8))]
+            lines.append("")
+        return lines
 
     on_resize = _lay_out
 
