@@ -27,7 +27,6 @@ from nsystui.questions.gpu.device_time import (
     BusyParts,
     Device,
     DeviceIntervals,
-    DeviceLanes,
     StreamKey,
     busy_parts,
     of_arrays,
@@ -98,10 +97,6 @@ class BusyIntervals:
     def is_current(self, session: Session) -> bool:
         """Return whether no report was added since."""
         return self.version == session.version
-
-    def lanes(self, window: Window, bins: int) -> list[DeviceLanes]:
-        """Compute the lanes of every device. Raises ValueError if ``bins < 1``."""
-        return [device.lanes(window, bins) for device in self.devices]
 
     def breakdown(self, windows: Mapping[int, Window]) -> dict[Task, Breakdown]:
         """Return the totals of each task over its GPUs, in the window of its report (by index)."""
@@ -326,7 +321,7 @@ def _notes(session: Session, reports: Sequence[Report], selection: Selection) ->
         )
 
 
-# Field of ``Breakdown`` and ``DeviceLanes``, key of the columns, heading in files, heading on screen, importance.
+# Field of ``Breakdown``, key of the columns, heading in files, heading on screen, importance.
 _PARTS = (
     ("busy", "busy", "Busy", "busy", 0), ("kernels", "compute", "Compute", "compute", 1),
     ("nccl", "nccl", "NCCL", "NCCL", 1), ("exposed_nccl", "exposed_nccl", "Exposed NCCL", "exposed", 1),
@@ -390,11 +385,11 @@ def utilisation_over_time(busy: BusyIntervals, window: Window, bins: int) -> Tab
     if ``bins < 1``.
     """
     rows: list[Row] = []
-    for lanes in busy.lanes(window, bins):
-        percent = (100.0 * np.column_stack([getattr(lanes, name) for name, *_ in _PARTS if name != "idle"])).tolist()
-        starts = edges_of(window, bins)[:-1]
+    starts, names = edges_of(window, bins)[:-1], [name for name, *_ in _PARTS if name != "idle"]
+    for item in busy.devices:
+        percent = (100.0 * np.column_stack([item.share(name, window, bins) for name in names])).tolist()
         rows += [
-            (*_rank_and_device(lanes.device), start, *values) for start, values in zip(starts, percent, strict=True)
+            (*_rank_and_device(item.device), start, *values) for start, values in zip(starts, percent, strict=True)
         ]
     return TableAnswer("gpu-time", TIME_COLUMNS, rows, len(rows), _table_notes(busy, window))
 

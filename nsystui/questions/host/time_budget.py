@@ -298,7 +298,7 @@ def steady_start(device: DeviceIntervals, worked: Window, steps: StepTimes | Non
     """Return when a GPU's steady state begins, job time, ns; ``worked``: its first to last operation."""
     if steps is not None and steps.on_gpu and len(steps) >= _MIN_STEPS:
         return max(int(steps.start[steps.first_steady]), worked.start)
-    shares = np.nan_to_num(device.busy(worked, _BUSY_BINS))
+    shares = np.nan_to_num(device.share("busy", worked, _BUSY_BINS))
     return worked.start + int(np.argmax(shares >= shares.mean() / 3)) * (worked.end - worked.start) // _BUSY_BINS
 
 
