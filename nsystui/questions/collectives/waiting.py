@@ -49,8 +49,7 @@ class Arrivals:
     """
 
     group: MatchedCollectives
-    operations: Ints
-    """The indices of these operations in the group, shape ``(n,)``."""
+    operations: Ints  # the indices of these operations in the group, shape ``(n,)``
     wait: Matrix
     transfer: Times
     spread: Times

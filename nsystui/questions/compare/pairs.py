@@ -160,8 +160,7 @@ def compared(
 class _Row:
     key: Key
     difference: float | None
-    size: float
-    """Sort key of a row without a difference, ns."""
+    size: float  # sort key of a row without a difference, ns
     before_share: tuple[Value, ...]
     after_share: tuple[Value, ...]
 

@@ -226,11 +226,9 @@ class DeviceIntervals:
     device: Device
     recorded: Window
     parts: BusyParts
-    clock_offset: int = 0
-    """The offset added to the report's own times, ns."""
+    clock_offset: int = 0  # the offset added to the report's own times, ns
     others: tuple[Device, ...] = ()
-    pauses: Intervals = field(default_factory=lambda: EMPTY)
-    """Times without a capture, neither busy nor idle."""
+    pauses: Intervals = field(default_factory=lambda: EMPTY)  # times without a capture, neither busy nor idle
     unknown: Counter[str] = field(default_factory=Counter)
     _breakdowns: dict[Window, Breakdown] = field(default_factory=dict, init=False, repr=False)
 

@@ -57,8 +57,7 @@ class IdleCauses:
 
     startup: tuple[SummedCause, ...] = ()
     long_gaps: tuple[SummedCause, ...] = ()
-    short_gaps: tuple[SummedCause, ...] = ()
-    """Computed only by triage."""
+    short_gaps: tuple[SummedCause, ...] = ()  # computed only by triage
     in_graphs: tuple[SummedCause, ...] = ()
     tail: tuple[SummedCause, ...] = ()
 
@@ -221,8 +220,7 @@ class Budget:
     in_graphs: int = 0
     tail: int = 0
     unrecorded: int = 0
-    unknown: Counter[str] = field(default_factory=Counter)
-    """As in `Breakdown`."""
+    unknown: Counter[str] = field(default_factory=Counter)  # as in `Breakdown`
 
     def known(self, part: str) -> int | None:
         """Return a part; ``None`` if unknown."""

@@ -394,8 +394,7 @@ class NcclPairing:
 
     kernels: pd.DataFrame
     calls: pd.DataFrame
-    notes: tuple[str, ...] = ()
-    """Remarks on added columns (the sizes of a debug log)."""
+    notes: tuple[str, ...] = ()  # remarks on added columns (the sizes of a debug log)
     together: Together = field(default_factory=dict)
 
     @classmethod

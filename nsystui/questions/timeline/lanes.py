@@ -157,8 +157,7 @@ class ThreadEvents:
     name: NDArray[np.int32]
     row: Ints
     work: LaneWork
-    follow: bool
-    """Whether the events follow one another (start/end ranges and nested calls may overlap)."""
+    follow: bool  # whether the events follow one another (start/end ranges and nested calls may overlap)
 
     def category_of(self, index: int) -> str:
         """Return the category of an event, of `CATEGORIES`."""
@@ -395,8 +394,7 @@ class Timeline:
     selection: Selection
     ranks: tuple[RankedTask, ...]
     busy: BusyIntervals
-    names: Mapping[str, str] = field(default_factory=dict)
-    """The smart names of kernels by full name."""
+    names: Mapping[str, str] = field(default_factory=dict)  # the smart names of kernels by full name
     paths: dict[LaneIdentity, ThreadEvents] = field(default_factory=dict)
     """The pieces of the critical paths that have lanes."""
     _devices: dict[tuple[Task, int], LaneWork] = field(default_factory=dict)
