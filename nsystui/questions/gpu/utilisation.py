@@ -251,12 +251,13 @@ def _devices(
     reports = {report.index: report for report in session.reports}
     cached = {item.device.key: item for item in previous.devices} if previous and selection.streams is None else {}
     missing = [item for item in devices if item.key not in cached]
-    computed = {item.device.key: item for item in _read(session, selection, reports, missing)}
+    computed = _read(session, selection, reports, missing)
     unknown = unrecorded_work(session, [reports[index] for index in {item.task.task.report for item in devices}])
     for item in devices:
         report = reports[item.task.task.report]
-        intervals = computed.get(item.key) or cached[item.key]
-        parts = shifted(intervals.parts, report.clock_offset - intervals.clock_offset)
+        parts = computed.get(item.key)
+        if parts is None:
+            parts = shifted(cached[item.key].parts, report.clock_offset - cached[item.key].clock_offset)
         task, lost = item.task.task, unknown.get(item.task.task, Counter[str]())
         moved = DeviceIntervals(item, recorded(report), parts, report.clock_offset, unknown=lost)
         has_gap = any(moved.gaps(moved.recorded).lengths >= LONG)
@@ -265,16 +266,17 @@ def _devices(
 
 def _read(
     session: Session, selection: Selection, reports: Mapping[int, Report], devices: Sequence[Device]
-) -> Iterator[DeviceIntervals]:
+) -> dict[tuple[Task, int], BusyParts]:
+    """Return the intervals of devices in job time, empty without work, by process and CUDA ordinal."""
     of_report = grouped((item.task.task.report, item) for item in devices)
     read_reports = [reports[index] for index in of_report]
     limit = len(read_reports) if session.workers is not None else _REPORTS_AT_ONCE
+    parts: dict[tuple[Task, int], BusyParts] = {}
     for run in runs_of(read_reports, canonical.KERNELS, limit):
         for index, parts_by_place in _parts(session, selection, run).items():
-            report = reports[index]
             for item in of_report[index]:
-                parts = parts_by_place.get((item.task.task.process, item.device)) or BusyParts.of()
-                yield DeviceIntervals(item, recorded(report), parts, report.clock_offset)
+                parts[item.key] = parts_by_place.get((item.task.task.process, item.device)) or BusyParts.of()
+    return parts
 
 
 def _parts(session: Session, selection: Selection, reports: Sequence[Report]) -> dict[int, dict[StreamKey, BusyParts]]:
