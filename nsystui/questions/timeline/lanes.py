@@ -198,8 +198,8 @@ class ReportLanes:
         """Load the lanes of ``report``, in which ``tasks`` ran; expensive results are cached."""
         cpu = CpuWork.load(session, report, tasks)
         running = {
-            thread: _thread_events(None, cpu.names, (ran.start, ran.end), ran.name, ran.node, report)
-            for thread, ran in cpu.threads.items()
+            thread: _thread_events(None, cpu.names, (start, end), name, node, report)
+            for thread, (start, end, name, node) in cpu.threads.items()
         }
         names = _thread_names(session, report)
         return cls(*_streams(session, report), _ranges(session, report), _calls(session, report), running, names, cpu)
