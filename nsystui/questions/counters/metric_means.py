@@ -143,9 +143,8 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
     families = _by_family(sources, metrics, means)
     busiest, occupancy = _busiest(families, count), _occupancy(families, count)
     counts = sums.of(_COUNTED, count)
-    # A row of a step is one interval, left out if it has fewer than two samples.
-    are_single, columns = group_by == "step", SUBJECT_COLUMNS[group_by]
-    columns = columns if are_single else (*columns, _COUNT, _TOTAL)
+    are_single = group_by == "step"  # a row is one interval, left out if it has fewer than two samples
+    columns = (*SUBJECT_COLUMNS[group_by], *(() if are_single else (_COUNT, _TOTAL)))
     table_rows: list[Row] = []
     resolved, order = sums.of(_RESOLVED, count), np.argsort(-length, kind="stable")
     is_shown = (counts > 0) & (resolved > 0) if are_single else counts > 0

@@ -259,8 +259,7 @@ def _units_across_threads(
 ) -> Ints:  # fmt: skip
     """Return the unit of each kernel that another thread launched, else ``NONE``.
 
-    ``frames`` and ``kinds``: calls and kernels, and the codes of their collectives (`_kinds`). ``launched``: indices of
-    kernels with a launch. ``call_unit``: the unit of each communication call.
+    ``frames`` and ``kinds``: calls and kernels, and codes of their collectives. ``launched``: indices of kernels.
     """
     (calls, kernels), (call_kind, kernel_kind) = frames, kinds
     count = len(units.window)

@@ -25,10 +25,9 @@ _KERNELS = tables.kernels
 
 
 def named_kernels(session: Session, name: str, names: Names) -> tuple[Condition, Names, int]:
-    """Return the condition for kernels called ``name`` in the form ``names``, else in another form.
+    """Return the condition for kernels called ``name``, its form (``names`` if possible), and the number of full names.
 
-    Also return the form, and the number of full names. Raises UsageError if no kernel of the session, selected or not,
-    has this name.
+    Raises UsageError if no kernel of the session, selected or not, has this name.
     """
     for form in dict.fromkeys((names, *Names)):
         are_meant = name_of(_KERNELS, form) == name

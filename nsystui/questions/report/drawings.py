@@ -237,8 +237,7 @@ def _over_time(
 ) -> DrawnLanes | None:
     """Return lanes of an answer by rank, device, name and column; ``keys``: columns of name and value.
 
-    ``full``: the value at full height, 0 for the largest of each lane. Values in percent, by the column ``unit``, have
-    100 % there.
+    ``full``: the value at full height, 0 for the largest of each lane; percentages have 100 % there.
     """
     rows: list[Record] = [record(answer.columns, row) for row in iter_rows(answer)]
     lanes = grouped(((row["rank"], row["device"], row[keys[0]], row.get("context")), row) for row in rows)

@@ -45,10 +45,7 @@ class LanePicture:
 def lane_pictures(
     timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int, wanted: NameFilter | None = None
 ) -> list[LanePicture]:
-    """Draw ``lanes`` in ``count`` columns, with events of at least ``NAMED_COLUMNS``, and matches.
-
-    Operations on GPUs have names only if ``has_names``. A match is a column with an event whose name passes ``wanted``.
-    """
+    """Draw ``lanes`` in ``count`` columns, with events of at least ``NAMED_COLUMNS``, and matches."""
     gpu = [lane for lane in lanes if not lane.is_host]
     named: dict[LaneIdentity, list[EventSpan]] = {}
     if has_names(timeline, gpu, window):
