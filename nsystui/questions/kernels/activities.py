@@ -88,7 +88,7 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
 
 
 def work_rows(session: Session, selection: Selection, work: Work) -> ValueRows:
-    """Return the selected rows of an activity by name; equal totals are in the order of first rows, as in nsys."""
+    """Return the rows of an activity by name; equal totals keep the order of rows, as in nsys."""
     table, label = rows_of(session, work)
     return ValueRows(table, duration(table), [label.label("name")], where(table, selection, label), table.c.row)
 

@@ -68,7 +68,7 @@ _TYPES = (*PUSH_POP_TYPES, *START_END_TYPES)
 
 
 def range_rows(selection: Selection, types: Sequence[int] = _TYPES) -> ValueRows:
-    """Return the selected ranges of event types by style and name; `nvtx_summary` describes their durations."""
+    """Return ranges of event types by style and name, as `nvtx_summary` describes."""
     table, last = tables.nvtx_ranges, last_times()
     length = sa.func.coalesce(table.c.end, last.c.time) - table.c.start
     conditions = [table.c.event_type.in_(types), table.c.start.is_not(None), *where(table, selection, LABEL)]

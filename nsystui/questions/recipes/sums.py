@@ -102,28 +102,16 @@ def with_extras(
 def _extra_columns(column: Column, is_projected: bool) -> list[Column]:
     if column.key == "median":
         unit = "B" if column.unit is Unit.BYTES else "ns"
+        title, label = ("Proj ", "GPU ") if is_projected else ("", "")
         first, third = (
-            replace(
-                column,
-                key=word.lower(),
-                header=f"{'Proj ' if is_projected else ''}{word} ({unit})",
-                label=f"{'GPU ' if is_projected else ''}{word}",
-                importance=7,
-            )
+            replace(column, key=word.lower(), header=f"{title}{word} ({unit})", label=f"{label}{word}", importance=7)
             for word in ("Q1", "Q3")
         )
         return [first, column, third]
     if column.key in _RANKS:
-        word = column.key.capitalize()
-        return [
-            Column(
-                f"{column.key}_rank",
-                header=f"{word} Rank",
-                label=f"{column.key} rank",
-                unit=Unit.NUMBER,
-                importance=_RANKS[column.key],
-            )
-        ]
+        key, importance = f"{column.key}_rank", _RANKS[column.key]
+        header, label = f"{column.key.capitalize()} Rank", f"{column.key} rank"
+        return [Column(key, header=header, label=label, unit=Unit.NUMBER, importance=importance)]
     return []
 
 
