@@ -182,7 +182,7 @@ class _Writer:
         )
 
     def _sample(self, row: tuple[Any, ...]) -> str:
-        report, gpu, metric, time, value = row
+        time, report, gpu, metric, value = row
         name = self._text(metric if gpu is None else f"GPU {gpu} {metric}")
         return (
             f'{{"ph":"C","name":{name},"pid":{self._metric_pids[report]},"ts":{microseconds(time + self.shift)},'

@@ -162,7 +162,9 @@ class _Body:
 
     def _read_samples(self, trace: Trace, rows: ParaverRows) -> Iterator[tuple[int, str]]:
         """Yield times and records of GPU metrics: one record for all samples of a GPU at the same time."""
-        for (time, report, gpu), samples in groupby(chain.from_iterable(trace.samples_by_time()), itemgetter(0, 1, 2)):
+        for (time, report, gpu), samples in groupby(
+            chain.from_iterable(trace.samples(by_time=True)), itemgetter(0, 1, 2)
+        ):
             prefix = self._prefixes[rows.row_by_gpu[report, -1 if gpu is None else gpu]]
             # Counters glitch below 0, but Paraver's values may not be negative.
             pairs = [(self._types.metrics[metric or ""], max(round(value), 0)) for *_, metric, value in samples]

@@ -220,8 +220,8 @@ class TestMap:
         busy, window = job.busy(Selection()), job.extent()
         for figure, lane in PARTS.items():
             shown = time_map(job.session, Selection(), job.ranks, busy, window, 20, figure)
-            for values, device in zip(shown.values, busy.lanes(window, 20), strict=True):
-                np.testing.assert_array_equal(values, getattr(device, lane))
+            for values, device in zip(shown.values, busy.devices, strict=True):
+                np.testing.assert_array_equal(values, device.share(lane, window, 20))
 
     @given(st.integers(1, 30), st.integers(1, 12))
     def test_every_rank_is_on_one_line_of_few(self, count, lines):

@@ -18,7 +18,7 @@ from synthetic.demo import Process
 
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.gpu import utilisation
-from nsystui.questions.gpu.device_time import Breakdown, DeviceLanes, total
+from nsystui.questions.gpu.device_time import Breakdown, total
 from nsystui.questions.gpu.metrics import metric_lanes, metric_sources
 from nsystui.questions.gpu.utilisation import BusyIntervals, utilisation_over_time, utilisation_table
 from nsystui.questions.queries import derived
@@ -108,13 +108,13 @@ def test_totals_are_those_of_sets_of_nanoseconds(drawn, window):
 def test_bins_add_up_to_the_totals_and_never_exceed_one(drawn, bins):
     _, session = drawn
     window = Window(13, 900)
-    (lanes,) = load(session).lanes(window, bins)
+    (device,) = load(session).devices
     width = (window.end - window.start) / bins
     for name in LANES:
-        shares = getattr(lanes, name)
+        shares = device.share(name, window, bins)
         assert shares.shape == (bins,)
         assert ((shares >= 0) & (shares <= 1)).all()
-        assert shares.sum() * width == pytest.approx(getattr(lanes.totals, name))
+        assert shares.sum() * width == pytest.approx(getattr(device.breakdown(window), name))
 
 
 def test_processes_that_share_an_ordinal_are_kept_apart(opened, tmp_path):
@@ -125,7 +125,7 @@ def test_processes_that_share_an_ordinal_are_kept_apart(opened, tmp_path):
     session, window = opened(export.path), Window(0, 100)
     busy = load(session)
     assert [(item.device.task.pid, item.device.device) for item in busy.devices] == [(100, 0), (200, 0), (200, 1)]
-    assert [lane.totals.busy for lane in busy.lanes(window, 1)] == [60, 10, 100]
+    assert [item.breakdown(window).busy for item in busy.devices] == [60, 10, 100]
     by_task = busy.breakdown(extents(session, Selection(window))).values()
     # A task with two GPUs has twice the time.
     assert [(spent.busy, spent.time) for spent in by_task] == [(60, 100), (110, 200)]
@@ -142,12 +142,12 @@ def test_reading_in_batches_changes_nothing(opened, tmp_path, monkeypatch):
             put(export, process, random_events(90 + number), device=1)
     session = opened(*paths)
     window = Window(100, 800)
-    expected = [measures(lane) for lane in load(session).lanes(window, 1)]
+    expected = [measures(item.breakdown(window)) for item in load(session).devices]
     assert len(set(expected)) == 6
     for rows, reports in ((10**6, 1), (10**6, 2), (50, 64), (130, 64)):
         monkeypatch.setattr(derived, "_MOST_ROWS", rows)
         monkeypatch.setattr(utilisation, "_REPORTS_AT_ONCE", reports)
-        assert [measures(lane) for lane in load(session).lanes(window, 1)] == expected, (rows, reports)
+        assert [measures(item.breakdown(window)) for item in load(session).devices] == expected, (rows, reports)
 
 
 def test_an_export_without_gpu_work_says_so_and_has_no_rows(opened, tmp_path):
@@ -177,7 +177,7 @@ def test_tasks_devices_and_streams_narrow_but_a_name_filter_does_not(opened, tmp
         (first.with_window(Window(0, 5)), [30, 50]),  # the window is a separate argument
         (Selection(streams=frozenset({9}), devices=frozenset({0}), tasks=first.tasks), [20]),
     ):
-        assert [lane.totals.busy for lane in load(session, selection).lanes(Window(0, 100), 4)] == expected, selection
+        assert [item.breakdown(Window(0, 100)).busy for item in load(session, selection).devices] == expected, selection
     notes = load(session, first.with_name("absent")).notes
     assert notes == ("the name filter does not apply here: how busy a GPU is depends on all of its work",)
 
@@ -191,10 +191,11 @@ def test_reports_lie_on_the_job_clock_and_are_missing_outside_their_session(open
     assert window == Window(0, 300)
     assert extents(session, Selection()) == dict.fromkeys((0, 1), Window(0, 250))
     busy = load(session)
-    first, second = busy.lanes(window, 6)
-    np.testing.assert_array_equal(first.busy, [1, 1, math.nan, math.nan, math.nan, math.nan])
-    np.testing.assert_array_equal(second.busy, [math.nan, math.nan, math.nan, math.nan, 1, 0])
-    assert (second.totals.busy, second.totals.recorded, second.totals.time) == (50, 100, 300)
+    first, second = busy.devices
+    np.testing.assert_array_equal(first.share("busy", window, 6), [1, 1, math.nan, math.nan, math.nan, math.nan])
+    np.testing.assert_array_equal(second.share("busy", window, 6), [math.nan, math.nan, math.nan, math.nan, 1, 0])
+    spent = second.breakdown(window)
+    assert (spent.busy, spent.recorded, spent.time) == (50, 100, 300)
     assert "ranks 0, 1 were not recorded for all of this time" in utilisation_table(busy, window).notes[-1]
     assert utilisation_table(busy, Window(0, 50)).notes[-1].startswith("rank 1 was not recorded")
     over_time = utilisation_over_time(busy, window, 6)
@@ -230,8 +231,7 @@ def test_an_empty_window_has_no_percentages_and_a_new_report_makes_the_intervals
     busy = load(session)
     table = utilisation_table(busy, Window(5, 5))
     assert (table.cells("busy_percent"), table.cells("busy_ns")) == ([None], [0])
-    (lanes,) = busy.lanes(Window(5, 5), 3)
-    assert np.isnan(lanes.busy).all()
+    assert np.isnan(busy.devices[0].share("busy", Window(5, 5), 3)).all()
     assert metric_lanes(session, Selection(), Window(0, 10), 5) == []
     assert busy.is_current(session)
     session.add(one_device(tmp_path / "b.sqlite", [("K", 0, 10)]))
@@ -299,8 +299,7 @@ GOLDEN = {
 }
 
 
-def measures(lanes: DeviceLanes) -> tuple[int, ...]:
-    spent = lanes.totals
+def measures(spent: Breakdown) -> tuple[int, ...]:
     unions = (spent.kernels, spent.nccl, spent.memory, spent.graph, spent.busy)
     return (*unions, spent.overlap, spent.exposed_nccl, spent.exposed_memory)
 
@@ -309,8 +308,9 @@ def measures(lanes: DeviceLanes) -> tuple[int, ...]:
 def test_real_exports_have_the_known_totals(opened, name):
     session = opened(*shared(name))
     window = extent(session, Selection())
-    lanes = load(session).lanes(window, 120)
-    assert [measures(lane) for lane in lanes] == GOLDEN[name]
-    for lane in lanes:
-        assert lane.busy.sum() * (window.end - window.start) / 120 == pytest.approx(lane.totals.busy)
-        assert lane.busy.max() <= 1
+    devices = load(session).devices
+    assert [measures(device.breakdown(window)) for device in devices] == GOLDEN[name]
+    for device in devices:
+        busy = device.share("busy", window, 120)
+        assert busy.sum() * (window.end - window.start) / 120 == pytest.approx(device.breakdown(window).busy)
+        assert busy.max() <= 1

@@ -111,7 +111,7 @@ def test_a_failure_to_write_is_no_damage(export, cache, monkeypatch):
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nsystui.store.cache.copy_to_parquet", fail)
+    monkeypatch.setattr("nsystui.base.parquet_file.copy_to_parquet", fail)
     warnings: list[str] = []
     with closing(Session(cache=cache, warn=warnings.append)) as session:
         assert session.add(export).packed.counts["kernels"] == native_count(export, KERNEL)

@@ -12,12 +12,9 @@ from nsystui.base.units import format_value
 class Standing(Enum):
     """How a gain is known."""
 
-    MEASURED = "measured"
-    """Operations and calls show that all of it blocked the GPU."""
-    BOUNDED = "bounded"
-    """Some of it may not have blocked the GPU, or may not be avoidable."""
-    INFERRED = "inferred"
-    """The export does not show its purpose, or that the work is avoidable."""
+    MEASURED = "measured"  # operations and calls show that all of it blocked the GPU
+    BOUNDED = "bounded"  # some of it may not have blocked the GPU, or may not be avoidable
+    INFERRED = "inferred"  # the export does not show its purpose, or that the work is avoidable
 
 
 _MAX_FACTOR = 10

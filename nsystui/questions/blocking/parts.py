@@ -177,10 +177,8 @@ class Iterations:
     busy: Times
     possible: Times
     when: Mapping[str, Intervals]
-    unknown: tuple[str, ...] = ()
-    """The parts whose operations were not recorded."""
-    lacks_work: bool = False
-    """Whether ``busy`` is a lower bound."""
+    unknown: tuple[str, ...] = ()  # the parts whose operations were not recorded
+    lacks_work: bool = False  # whether ``busy`` is a lower bound
 
     def __len__(self) -> int:
         return len(self.starts)

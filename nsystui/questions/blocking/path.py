@@ -88,10 +88,8 @@ class PathPiece(NamedTuple):
     thread: int
     table: int
     row: int
-    launched: int
-    """When ``thread`` launched the operation; on the CPU, the piece's start."""
-    begun: int
-    """When the operation began; on the CPU, the piece's start."""
+    launched: int  # when ``thread`` launched the operation; on the CPU, the piece's start
+    begun: int  # when the operation began; on the CPU, the piece's start
 
 
 @dataclass(frozen=True, eq=False)

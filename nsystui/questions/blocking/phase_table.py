@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -16,11 +16,12 @@ import sqlalchemy as sa
 from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Condition, Flags
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
 from nsystui.questions.blocking.budget import STEP_PART_COLUMNS, RankIterations, iterations, notes_of, part_importance
 from nsystui.questions.blocking.parts import PARTS
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.conditions import job_end, job_start
+from nsystui.questions.queries.conditions import job_end, job_start, where
+from nsystui.questions.queries.process_rows import times_by_task
 from nsystui.questions.steps.phases import DECODE, PHASES
 from nsystui.questions.steps.task_steps import NO_PHASE
 from nsystui.store import tables
@@ -167,12 +168,8 @@ class _HostWork:
 
 def _times(job: OpenJob, table: sa.Table, matches: Condition, tasks: set[Task]) -> dict[Task, Intervals]:
     """Return when any thread of each task is in a call or range that ``matches``; job time."""
-    columns: Any = table.c
-    times_by_task = {}
-    for task in sorted(tasks) if job.session.count(table) else ():
-        is_in_task = (columns.report == task.report, columns.process == task.process, columns.end > columns.start)
-        query = sa.select(job_start(table).label("start"), job_end(table).label("end")).where(*is_in_task, matches)
-        times = job.session.arrays(query)
-        if len(times["start"]):
-            times_by_task[task] = union(times["start"], times["end"])
-    return times_by_task
+    if not tasks or not job.session.count(table):
+        return {}
+    columns, is_in_tasks = table.c, where(table, Selection(tasks=frozenset(tasks)))
+    query = sa.select(columns.report, columns.process, job_start(table).label("start"), job_end(table).label("end"))
+    return times_by_task(job.session, query.where(*is_in_tasks, columns.end > columns.start, matches))

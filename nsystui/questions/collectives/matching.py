@@ -71,10 +71,8 @@ class KernelSequence:
     row: Times
     start: Times
     end: Times
-    whole: int = -1
-    """The number of kernels before thinning; -1 if the sequence is not thinned."""
-    ranks: int = UNKNOWN
-    """The number of ranks in the communicator."""
+    whole: int = -1  # the number of kernels before thinning; -1 if the sequence is not thinned
+    ranks: int = UNKNOWN  # the number of ranks in the communicator
 
     def __len__(self) -> int:
         return len(self.start)

@@ -49,8 +49,7 @@ class Arrivals:
     """
 
     group: MatchedCollectives
-    operations: Ints
-    """The indices of these operations in the group, shape ``(n,)``."""
+    operations: Ints  # the indices of these operations in the group, shape ``(n,)``
     wait: Matrix
     transfer: Times
     spread: Times
@@ -216,12 +215,8 @@ def last_to_arrive(matching: Matching, report: int, row: int) -> Member | None:
         members = [index for index, member in enumerate(group.members) if member.task.report == report]
         operations = np.flatnonzero((group.row[members] == row).any(axis=0))
         if len(operations):
-            operation = replace(
-                group,
-                **{name: getattr(group, name)[operations[:1]] for name in ("collective", "size")},
-                **{name: getattr(group, name)[:, operations[:1]] for name in ("row", "start", "end")},
-            )
-            last = Arrivals.of(operation).last
+            arrivals = Arrivals.of(group)
+            last = arrivals.last[arrivals.operations == operations[0]]
             return group.members[int(last[0])] if len(last) and last[0] != NOBODY else None
     return None
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value, order_of
 from nsystui.questions.compare.side import Basis
@@ -80,24 +81,17 @@ def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (),
         Extra("count", "Count", "count", Unit.COUNT, None, 4, is_sum=True),
         Extra("median", "Med", "median", Unit.DURATION, 1, 5),
     )
-    split_columns = (
-        Column(
-            f"by_{part}",
-            header=f"Difference by {part.capitalize()}{per} (ns)",
-            label=label,
-            unit=Unit.CHANGE,
-            decimals=1,
-            importance=importance,
-        )
-        for part, label, importance in (("count", "more calls", 3), ("duration", "longer calls", 2))
-    )
+    change = partial(Column, unit=Unit.CHANGE)
     return (
-        Column("difference", header=f"{title}Difference{per} (ns)", label="B − A", unit=Unit.CHANGE, decimals=digits),
+        change("difference", header=f"{title}Difference{per} (ns)", label="B − A", decimals=digits),
         Column("share", header="Of All Change (%)", label="of change %", unit=Unit.PERCENT, decimals=1, importance=3),
         Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4, importance=3),
-        *(column for extra in common for column in _columns_of(extra, basis)),
-        *split_columns,
-        *(column for extra in extras for column in _columns_of(extra, basis)),
+        *(column for extra in common for column in columns_of(extra, basis)),
+        change("by_count", header=f"Difference by Count{per} (ns)", label="more calls", decimals=1, importance=3),
+        change(
+            "by_duration", header=f"Difference by Duration{per} (ns)", label="longer calls", decimals=1, importance=2
+        ),
+        *(column for extra in extras for column in columns_of(extra, basis)),
         Column("sum_a", header=f"Sum A over {over} (ns)", label="A sum", unit=Unit.DURATION, importance=FILES_ONLY),
         Column("sum_b", header=f"Sum B over {over} (ns)", label="B sum", unit=Unit.DURATION, importance=FILES_ONLY),
         Column("status", header="Status", label="side"),
@@ -105,28 +99,22 @@ def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (),
     )
 
 
-def _columns_of(extra: Extra, basis: Basis) -> list[Column]:
+def columns_of(extra: Extra, basis: Basis) -> list[Column]:
+    """Return the columns of a pair, with its difference if requested."""
     each = basis.each if extra.is_sum else ""
     per, short = (f" per {each.capitalize()}", f"/{each}") if each else ("", "")
     decimals = 1 if each else extra.decimals
     unit = {Unit.DURATION: " (ns)", Unit.CHANGE: " (ns)", Unit.RATE: " (B/s)"}.get(extra.unit, "")
-    pair = [
-        Column(
-            f"{extra.key}_{side}",
-            header=f"{extra.title} {side.upper()}{per}{unit}",
-            label=f"{side.upper()} {extra.label}".rstrip() + short,
-            unit=extra.unit,
-            decimals=decimals,
-            importance=extra.importance,
-        )
-        for side in "ab"
-    ]
+    side_column = partial(Column, unit=extra.unit, decimals=decimals, importance=extra.importance)
+    pair = []
+    for side in "AB":
+        header, label = f"{extra.title} {side}{per}{unit}", f"{side} {extra.label}".rstrip() + short
+        pair.append(side_column(f"{extra.key}_{side.lower()}", header=header, label=label))
     if not extra.difference:
         return pair
-    header = f"{extra.title} Difference{per} (ns)"
     change = Column(
         f"{extra.key}_difference",
-        header=header,
+        header=f"{extra.title} Difference{per} (ns)",
         label=extra.difference,
         unit=Unit.CHANGE,
         decimals=decimals,
@@ -160,14 +148,12 @@ def compared(
 class _Row:
     key: Key
     difference: float | None
-    size: float
-    """Sort key of a row without a difference, ns."""
-    before_share: tuple[Value, ...]
-    after_share: tuple[Value, ...]
+    size: float  # sort key of a row without a difference, ns
+    others: tuple[Value, ...]
 
     def cells(self, change: float) -> Row:
         share = None if self.difference is None else 100.0 * abs(self.difference) / change if change else 0.0
-        return (*self.before_share, share, *self.after_share, *self.key)
+        return (self.difference, share, *self.others, *self.key)
 
 
 _NOTHING = Measured(0, 0)
@@ -184,7 +170,7 @@ def _row(key: Key, a: Measured | None, b: Measured | None, basis: Basis, extras:
     sums = [side.total if side is not None else None for side in (first, second)]
     cells = (ratio(*totals), *totals, *counts, *medians, *_split(first, second, divisors), *extra_values, *sums)
     size = 0 if difference is not None else max(total or 0 for total in totals)
-    return _Row(key, difference, size, (difference,), (*cells, _status(a, b, basis)))
+    return _Row(key, difference, size, (*cells, _status(a, b, basis)))
 
 
 def _each(side: Measured | None, divisor: int, what: str) -> float | None:

@@ -18,7 +18,7 @@ from nsystui.base.types import Flags
 from nsystui.questions.algebra.groups import measures_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.blocking.budget import LABELS, iterations
-from nsystui.questions.compare.pairs import Compared, Extra, Key, Measured, compared, minus, ratio
+from nsystui.questions.compare.pairs import Compared, Extra, Key, Measured, columns_of, compared, minus, ratio
 from nsystui.questions.compare.side import Basis, Side, both, gpu_basis
 from nsystui.questions.kernels.activities import API, MEMORY, memory_sizes, work_summary
 from nsystui.questions.kernels.summary import GroupBy, Names, kernel_summary
@@ -292,22 +292,18 @@ def _measured_ranges(
     }
 
 
+_NOT_DIVIDED = Basis(0, 0)
 _STEP_COLUMNS = (
     Column("difference", header="Median Difference (ns)", label="B − A", unit=Unit.CHANGE, decimals=1),
     Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4, importance=1),
-    Column("median_a", header="Med A (ns)", label="A median", unit=Unit.DURATION, decimals=1),
-    Column("median_b", header="Med B (ns)", label="B median", unit=Unit.DURATION, decimals=1),
-    Column("p95_a", header="p95 A (ns)", label="A p95", unit=Unit.DURATION, decimals=1, importance=1),
-    Column("p95_b", header="p95 B (ns)", label="B p95", unit=Unit.DURATION, decimals=1, importance=1),
+    *columns_of(Extra("median", "Med", "median", Unit.DURATION, 1, 0), _NOT_DIVIDED),
+    *columns_of(Extra("p95", "p95", "p95", Unit.DURATION, 1, 1), _NOT_DIVIDED),
     Column(
         "p95_difference", header="p95 Difference (ns)", label="p95 B − A", unit=Unit.CHANGE, decimals=1, importance=2
     ),
-    Column("count_a", header="Steps A", label="A steps", unit=Unit.COUNT, importance=1),
-    Column("count_b", header="Steps B", label="B steps", unit=Unit.COUNT, importance=1),
-    Column("min_a", header="Min A (ns)", label="A min", unit=Unit.DURATION, importance=4),
-    Column("min_b", header="Min B (ns)", label="B min", unit=Unit.DURATION, importance=4),
-    Column("max_a", header="Max A (ns)", label="A max", unit=Unit.DURATION, importance=4),
-    Column("max_b", header="Max B (ns)", label="B max", unit=Unit.DURATION, importance=4),
+    *columns_of(Extra("count", "Steps", "steps", Unit.COUNT, None, 1), _NOT_DIVIDED),
+    *columns_of(Extra("min", "Min", "min", Unit.DURATION, None, 4), _NOT_DIVIDED),
+    *columns_of(Extra("max", "Max", "max", Unit.DURATION, None, 4), _NOT_DIVIDED),
     Column("name", header="Of Each Step", label="of each step"),
 )
 STEP, ON_CPU, GPU_TIME = "step", "on the CPU", "GPU operations, sum of durations"

@@ -5,9 +5,10 @@ A GPU's counters include all its work: concurrent work has the same means.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -26,7 +27,7 @@ from nsystui.base.answer import (
     Value,
 )
 from nsystui.base.selection import Selection, Task
-from nsystui.base.types import Floats, grouped
+from nsystui.base.types import Floats
 from nsystui.questions.algebra.intervals import Intervals, Times
 from nsystui.questions.counters.metric_tables import GpuKey, columns_of, metrics_answer, plain_values, users_of_gpus
 from nsystui.questions.gpu.metrics import (
@@ -89,39 +90,8 @@ class WorkIntervals:
     rows: Times
 
 
-@dataclass(frozen=True)
-class Subject:
-    """The subject of a table of means.
-
-    ``pieces`` returns the intervals on a GPU; ``rows`` is called afterwards. ``are_single``: a row is one interval,
-    left out if it has fewer than two samples.
-    """
-
-    columns: tuple[Column, ...]
-    pieces: Callable[[GpuKey], Iterable[WorkIntervals]]
-    rows: Callable[[], Sequence[Row]]
-    are_single: bool = False
-
-    @classmethod
-    def of_rows(
-        cls, columns: tuple[Column, ...], rows: list[Row], intervals: Sequence[_RowInterval], are_single: bool
-    ) -> Subject:
-        """Return a subject of rows and their intervals."""
-        by_gpu = grouped((interval.gpu, interval) for interval in intervals)
-
-        def pieces(gpu: GpuKey) -> Iterable[WorkIntervals]:
-            spans = by_gpu.get(gpu, [])
-            numbers = np.array([(span.start, span.end, span.row) for span in spans], np.int64).reshape(-1, 3)
-            yield WorkIntervals(*numbers.T)
-
-        return cls(columns, pieces, lambda: rows, are_single)
-
-
-class _RowInterval(NamedTuple):
-    gpu: GpuKey
-    start: int
-    end: int
-    row: int
+Subject = tuple[Callable[[GpuKey], Iterable[WorkIntervals]], Callable[[], Sequence[Row]]]
+"""The intervals of the table's rows on a GPU; and the rows, known once all intervals were read."""
 
 
 class _Sums:
@@ -154,12 +124,11 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
     sources = metric_sources(job.session, selection, every=True)
     if not sources:
         return metrics_answer(job, f"{group_by}-metrics", (*SUBJECT_COLUMNS[group_by], *DERIVED), [])
-    subject, sums = SUBJECTS[group_by](job, selection), _Sums()
+    (pieces_on, rows_of), sums = SUBJECTS[group_by](job, selection), _Sums()
     for gpu in dict.fromkeys([*users_of_gpus(job, selection), *((source.report, source.gpu) for source in sources)]):
-        _add_gpu(
-            sums, job, gpu, [source for source in sources if (source.report, source.gpu) == gpu], subject, group_by
-        )
-    rows = subject.rows()
+        gpu_sources = [source for source in sources if (source.report, source.gpu) == gpu]
+        _add_gpu(sums, job, gpu, gpu_sources, pieces_on(gpu), group_by in _BY_KERNELS)
+    rows = rows_of()
     metrics, count = tuple(dict.fromkeys(source.metric for source in sources)), len(rows)
     means = np.full((len(metrics), count), np.nan)
     for number, metric in enumerate(metrics):
@@ -174,12 +143,13 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
     families = _by_family(sources, metrics, means)
     busiest, occupancy = _busiest(families, count), _occupancy(families, count)
     counts = sums.of(_COUNTED, count)
-    columns = subject.columns if subject.are_single else (*subject.columns, _COUNT, _TOTAL)
+    are_single = group_by == "step"  # a row is one interval, left out if it has fewer than two samples
+    columns = (*SUBJECT_COLUMNS[group_by], *(() if are_single else (_COUNT, _TOTAL)))
     table_rows: list[Row] = []
     resolved, order = sums.of(_RESOLVED, count), np.argsort(-length, kind="stable")
-    is_shown = (counts > 0) & (resolved > 0) if subject.are_single else counts > 0
+    is_shown = (counts > 0) & (resolved > 0) if are_single else counts > 0
     for row in order[is_shown[order]].tolist():
-        totals = () if subject.are_single else (int(counts[row]), int(length[row]))
+        totals = () if are_single else (int(counts[row]), int(length[row]))
         derived = (*plain_values(shares[:, row]), sample_counts[row], alone[row], *busiest[row], occupancy[row])
         table_rows.append((*rows[row], *totals, *derived, *plain_values(means[:, row])))
     is_long = resolved.sum() >= _MOSTLY * length.sum()
@@ -188,17 +158,30 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
 
 
 def _add_gpu(
-    sums: _Sums, job: OpenJob, gpu: GpuKey, sources: Sequence[MetricSource], subject: Subject, group_by: str
+    sums: _Sums,
+    job: OpenJob,
+    gpu: GpuKey,
+    sources: Sequence[MetricSource],
+    pieces_on_gpu: Iterable[WorkIntervals],
+    are_kernels: bool,
 ) -> None:
     samples = next(samples_of(job.session, sources), [])
     densest = max(samples, key=lambda metric: len(metric.ends), default=None)
-    is_alone = _alone(job, gpu, densest) if densest is not None and group_by in _BY_KERNELS else None
-    for pieces in subject.pieces(gpu):
-        _add_up(sums, samples, pieces)
+    is_alone = _alone(job, gpu, densest) if densest is not None and are_kernels else None
+    for pieces in pieces_on_gpu:
+        starts, ends, rows = pieces.starts, pieces.ends, pieces.rows
+        sums.add(_COUNTED, rows, np.ones(len(rows)))
+        sums.add(_LENGTH, rows, ends - starts)
+        for metric_samples, (time, value) in zip(samples, attributed(samples, starts, ends), strict=True):
+            sums.add(f"{metric_samples.source.metric} time", rows, time)
+            sums.add(f"{metric_samples.source.metric} value", rows, value)
         if densest is not None:
-            sums.add(_SAMPLES, pieces.rows, samples_in(densest, pieces.starts, pieces.ends))
+            number = samples_in(densest, starts, ends)
+            sums.add(_SAMPLES, rows, number)
+            sums.add(_DESCRIBED, rows, next(attributed([densest], starts, ends))[0])
+            sums.add(_RESOLVED, rows, np.where(number >= _FEWEST_SAMPLES, ends - starts, 0))
         if is_alone is not None:
-            sums.add(_ALONE, pieces.rows, samples_in(is_alone, pieces.starts, pieces.ends))
+            sums.add(_ALONE, rows, samples_in(is_alone, starts, ends))
 
 
 def _means_notes(job: OpenJob, group_by: str, has_rows: bool) -> Iterator[str]:
@@ -216,26 +199,12 @@ def _means_notes(job: OpenJob, group_by: str, has_rows: bool) -> Iterator[str]:
 _MOSTLY = 0.5
 
 
-def _add_up(sums: _Sums, samples: Sequence[MetricSamples], pieces: WorkIntervals) -> None:
-    lengths = pieces.ends - pieces.starts
-    sums.add(_COUNTED, pieces.rows, np.ones(len(lengths)))
-    sums.add(_LENGTH, pieces.rows, lengths)
-    for metric_samples, (time, value) in zip(samples, attributed(samples, pieces.starts, pieces.ends), strict=True):
-        sums.add(f"{metric_samples.source.metric} time", pieces.rows, time)
-        sums.add(f"{metric_samples.source.metric} value", pieces.rows, value)
-    if samples:
-        densest = max(samples, key=lambda metric: len(metric.ends))
-        sums.add(_DESCRIBED, pieces.rows, next(attributed([densest], pieces.starts, pieces.ends))[0])
-        is_long = samples_in(densest, pieces.starts, pieces.ends) >= _FEWEST_SAMPLES
-        sums.add(_RESOLVED, pieces.rows, np.where(is_long, lengths, 0))
-
-
 _FEWEST_SAMPLES = 2
 
 
 def _alone(job: OpenJob, gpu: GpuKey, samples: MetricSamples) -> MetricSamples:
     """Keep samples of the time in which exactly one kernel ran on the GPU."""
-    kernels = list(_launches(job, Selection(), gpu, Texts()))
+    kernels = list(_launches(job, Selection(), Texts(), gpu))
     starts, ends = (
         np.concatenate([np.zeros(0, np.int64), *(getattr(run, name) for run in kernels)]) for name in ("starts", "ends")
     )
@@ -291,7 +260,7 @@ def _busiest(shares: dict[str, Floats], count: int) -> list[tuple[Value, Value, 
     ]
 
 
-def _launches(job: OpenJob, selection: Selection, gpu: GpuKey, names: Texts) -> Iterator[WorkIntervals]:
+def _launches(job: OpenJob, selection: Selection, names: Texts, gpu: GpuKey) -> Iterator[WorkIntervals]:
     """Yield launches in batches; ``rows`` are numbers of names."""
     kernels = tables.kernels
     devices = [used for used in used_devices(job.session) if (used.task.report, used.gpu) == gpu]
@@ -310,11 +279,7 @@ def _launches(job: OpenJob, selection: Selection, gpu: GpuKey, names: Texts) -> 
 
 def _by_kernel(job: OpenJob, selection: Selection) -> Subject:
     names, smart = Texts(), job.smart_names()
-    return Subject(
-        SUBJECT_COLUMNS["kernel"],
-        lambda gpu: _launches(job, selection, gpu, names),
-        lambda: [(smart.get(text, text),) for text in names.texts],
-    )
+    return partial(_launches, job, selection, names), lambda: [(smart.get(text, text),) for text in names.texts]
 
 
 def _by_range(job: OpenJob, selection: Selection) -> Subject:
@@ -332,7 +297,14 @@ def _by_range(job: OpenJob, selection: Selection) -> Subject:
             starts, ends = starts.clip(window.start, window.end), ends.clip(window.start, window.end)
         yield WorkIntervals(starts, ends, ranges.columns["name"][rows].astype(int))
 
-    return Subject(SUBJECT_COLUMNS["range"], pieces, lambda: [(name,) for name in ranges.names])
+    return pieces, lambda: [(name,) for name in ranges.names]
+
+
+_Span = tuple[int, int, int]  # start, end, row
+
+
+def _intervals(spans: Mapping[GpuKey, list[_Span]], gpu: GpuKey) -> Iterator[WorkIntervals]:
+    yield WorkIntervals(*np.array(spans.get(gpu, []), np.int64).reshape(-1, 3).T)
 
 
 def _by_step(job: OpenJob, selection: Selection) -> Subject:
@@ -340,17 +312,17 @@ def _by_step(job: OpenJob, selection: Selection) -> Subject:
     gpus = _gpus_of_tasks(job, selection)
     times = step_times(job.steps(), selection.window)
     rows: list[Row] = []
-    intervals: list[_RowInterval] = []
+    spans: dict[GpuKey, list[_Span]] = {}
     for rank in selected_ranks(job.ranks, selection):
         steps = times.get(rank.task)
         if steps is None:
             continue
-        for step, start, length in zip(
-            *(column.tolist() for column in (steps.numbers, steps.start, steps.duration)), strict=True
-        ):
-            intervals += [_RowInterval(gpu, start, start + length, len(rows)) for gpu in gpus.get(rank.task, [])]
+        columns = (column.tolist() for column in (steps.numbers, steps.start, steps.duration))
+        for step, start, length in zip(*columns, strict=True):
+            for gpu in gpus.get(rank.task, []):
+                spans.setdefault(gpu, []).append((start, start + length, len(rows)))
             rows.append((rank.rank, step, start, length))
-    return Subject.of_rows(SUBJECT_COLUMNS["step"], rows, intervals, are_single=True)
+    return partial(_intervals, spans), lambda: rows
 
 
 def _by_collective(job: OpenJob, selection: Selection) -> Subject:
@@ -359,15 +331,15 @@ def _by_collective(job: OpenJob, selection: Selection) -> Subject:
     kernels = kernels[kernels["end"].notna()]
     gpus = {(used.task.report, used.task.process, used.device): used.gpu for used in used_devices(job.session)}
     numbers: dict[Row, int] = {}
-    intervals: list[_RowInterval] = []
+    spans: dict[GpuKey, list[_Span]] = {}
     keys = ("report", "process", "device", "start", "end", "collective", "message_size")
     columns = (kernels[key].astype(object).where(kernels[key].notna(), None).tolist() for key in keys)
     for report, process, device, start, end, collective, size in zip(*columns, strict=True):
         gpu = gpus.get((report, process, device))
         if gpu is not None:
             row = numbers.setdefault((collective, None if size is None else int(size)), len(numbers))
-            intervals.append(_RowInterval((report, gpu), start, end, row))
-    return Subject.of_rows(SUBJECT_COLUMNS["collective"], list(numbers), intervals, are_single=False)
+            spans.setdefault((report, gpu), []).append((start, end, row))
+    return partial(_intervals, spans), lambda: list(numbers)
 
 
 SUBJECT_COLUMNS = {

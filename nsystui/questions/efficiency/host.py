@@ -23,18 +23,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Array, Condition
-from nsystui.questions.algebra.intervals import Intervals, intervals_at, merge, put_intervals, subtract, union
+from nsystui.questions.algebra.intervals import Intervals, intervals_at, put_intervals, subtract
 from nsystui.questions.efficiency.device import ratio
-from nsystui.questions.host.segments import FAR
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.mpi import is_mpi_range
-from nsystui.questions.queries.process_rows import rows_by_task
+from nsystui.questions.queries.process_rows import times_by_task
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import recorded
 from nsystui.store import tables
@@ -103,15 +101,10 @@ def _merged(
     if not ends:
         return {}
     columns = table.c
-    end = sa.func.coalesce(columns.end, FAR, type_=sa.BigInteger).label("end")
+    end = sa.func.coalesce(columns.end, sa.case(ends, value=columns.report), type_=sa.BigInteger).label("end")
     is_placed = of_reports(columns.report, ends), columns.process.is_not(None), columns.start.is_not(None)
     query = sa.select(columns.report, columns.process, columns.start, end).where(*is_placed, *conditions)
-    parts: dict[Task, list[Intervals]] = {}
-    for batch in session.array_batches(query):
-        for task, calls in rows_by_task(batch):
-            last = np.where(calls["end"] == FAR, ends[task.report], calls["end"])
-            parts.setdefault(task, []).append(union(calls["start"], last))
-    return {task: merge(*unions) for task, unions in parts.items()}
+    return times_by_task(session, query)
 
 
 @dataclass(frozen=True)

@@ -37,10 +37,8 @@ from nsystui.store.session import Session
 class Scaling(Enum):
     """The size that both jobs share; the value is its name in a flag."""
 
-    STRONG = "strong"
-    """The whole problem."""
-    WEAK = "weak"
-    """The problem per device."""
+    STRONG = "strong"  # the whole problem
+    WEAK = "weak"  # the problem per device
 
 
 @dataclass(frozen=True)
@@ -97,101 +95,61 @@ class Factor:
 
     key: str
     name: str
-    value: float | None
     depth: int
     formula: str
     low: str
-    record: str = ""
-    """What to record if the value is unknown."""
+    record: str = ""  # what to record if the value is unknown
+    value: float | None = None
 
 
-# By key: name, depth, formula, meaning of a low value with the screen to look at.
-_DEVICE = {
-    "parallel": (
-        "device parallel efficiency", 0, "load balance × communication × orchestration",
-        "useful share of GPU time",
-    ),
-    "load_balance": (
-        "load balance", 1, "mean / max of the useful time of the GPUs",
-        "GPUs differ in useful work: 7 Ranks",
-    ),
-    "communication": (
-        "communication", 1, "max useful / max (useful + communication)",
-        "exposed NCCL and copies: 3 NCCL",
-    ),
-    "orchestration": (
-        "orchestration", 1, "max (useful + communication) / time",
-        "GPUs idle, host late: gaps in 8 Host",
-    ),
-}  # fmt: skip
 _NOT_RECORDED = "some work of the GPUs was not recorded"
-_HOST = {
-    "parallel": (
-        "host parallel efficiency", 0, "MPI parallel × device offload",
-        "host time outside of MPI and CUDA",
-    ),
-    "mpi_parallel": (
-        "MPI parallel", 1, "MPI load balance × MPI communication",
-        "time in MPI calls: 2 Kernels, MPI",
-    ),
-    "mpi_load_balance": (
-        "MPI load balance", 2, "mean / max of the time outside of MPI",
-        "ranks wait in MPI: 2 Kernels, MPI",
-    ),
-    "mpi_communication": (
-        "MPI communication", 2, "max time outside of MPI / time",
-        "all wait: transfers, dependencies",
-    ),
-    "offload": (
-        "device offload", 1, "time outside of MPI and CUDA calls / time outside of MPI",
-        "time in CUDA calls: 2 Kernels, API",
-    ),
-}  # fmt: skip
-_SCALING = {
-    "computation": (
-        "computation scalability", 1, "useful time of the baseline / useful time",
-        "more GPU time for same work: 2 Kernels",
-    ),
-    "overall": (
-        "device global efficiency", 0, "device parallel efficiency × computation scalability",
-        "useful work, relative to the baseline",
-    ),
-}  # fmt: skip
+_DEVICE = (
+    Factor("device_parallel", "device parallel efficiency", 0, "load balance × communication × orchestration",
+        "useful share of GPU time", _NOT_RECORDED),
+    Factor("device_load_balance", "load balance", 1, "mean / max of the useful time of the GPUs",
+        "GPUs differ in useful work: 7 Ranks", _NOT_RECORDED),
+    Factor("device_communication", "communication", 1, "max useful / max (useful + communication)",
+        "exposed NCCL and copies: 3 NCCL", _NOT_RECORDED),
+    Factor("device_orchestration", "orchestration", 1, "max (useful + communication) / time",
+        "GPUs idle, host late: gaps in 8 Host", _NOT_RECORDED),
+)  # fmt: skip
+_HOST = (
+    Factor("host_parallel", "host parallel efficiency", 0, "MPI parallel × device offload",
+        "host time outside of MPI and CUDA"),
+    Factor("mpi_parallel", "MPI parallel", 1, "MPI load balance × MPI communication",
+        "time in MPI calls: 2 Kernels, MPI"),
+    Factor("mpi_load_balance", "MPI load balance", 2, "mean / max of the time outside of MPI",
+        "ranks wait in MPI: 2 Kernels, MPI"),
+    Factor("mpi_communication", "MPI communication", 2, "max time outside of MPI / time",
+        "all wait: transfers, dependencies"),
+    Factor("host_offload", "device offload", 1, "time outside of MPI and CUDA calls / time outside of MPI",
+        "time in CUDA calls: 2 Kernels, API"),
+)  # fmt: skip
+_GLOBAL = Factor("device_global", "device global efficiency", 0, "device parallel efficiency × computation scalability",
+    "useful work, relative to the baseline")  # fmt: skip
+_COMPUTATION = Factor("device_computation_scalability", "computation scalability", 1,
+    "useful time of the baseline / useful time", "more GPU time for same work: 2 Kernels")  # fmt: skip
 
 
 def device_factors(device: DeviceEfficiency, scaled: Scalability | None = None) -> list[Factor]:
     """Return the GPUs' factors, unknown without GPUs; with a baseline also scalability and global efficiency."""
-    known = [key for key in _DEVICE if device.devices and not is_unknown(key, device.lost)]
-    factors = [
-        Factor(
-            f"device_{key}", name, getattr(device, key) if key in known else None, depth, formula, low, _NOT_RECORDED
-        )
-        for key, (name, depth, formula, low) in _DEVICE.items()
-    ]
+    factors = []
+    for item in _DEVICE:
+        name = item.key.removeprefix("device_")
+        is_known = device.devices and not is_unknown(name, device.lost)
+        factors.append(replace(item, value=getattr(device, name) if is_known else None))
     if scaled is not None:
-        rows = [("overall", scaled.overall), ("computation", scaled.computation)]
-        names = {"overall": "device_global", "computation": "device_computation_scalability"}
-        factors += [
-            Factor(names[key], name, value, depth, formula, low)
-            for key, value in rows
-            for name, depth, formula, low in [_SCALING[key]]
-        ]
+        factors += [replace(_GLOBAL, value=scaled.overall), replace(_COMPUTATION, value=scaled.computation)]
     return factors
 
 
 def host_factors(result: Efficiency) -> list[Factor]:
-    return [
-        Factor(
-            f"host_{key}" if key in ("parallel", "offload") else key,
-            name,
-            getattr(result.host, key),
-            depth,
-            formula,
-            low,
-            result.to_record[canonical.MPI_CALLS if key.startswith("mpi") else canonical.API_CALLS],
-        )
-        for key, (name, depth, formula, low) in _HOST.items()
-    ]
+    factors = []
+    for item in _HOST:
+        table = canonical.MPI_CALLS if item.key.startswith("mpi") else canonical.API_CALLS
+        value = getattr(result.host, item.key.removeprefix("host_"))
+        factors.append(replace(item, value=value, record=result.to_record[table]))
+    return factors
 
 
 def common_window(session: Session, selection: Selection) -> Window:
@@ -241,8 +199,7 @@ class Efficiency:
     notes: tuple[str, ...]
     device_notes: tuple[str, ...]
     host_notes: tuple[str, ...]
-    to_record: Mapping[CanonicalTable, str]
-    """How to record the calls that an unknown factor needs."""
+    to_record: Mapping[CanonicalTable, str]  # how to record the calls that an unknown factor needs
 
     @property
     def span(self) -> str:

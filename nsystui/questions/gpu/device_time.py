@@ -93,34 +93,20 @@ class Breakdown:
     ``memory_only``, the three overlaps of two, ``all_three``, ``graph_only`` and ``idle`` add up to ``time``.
     """
 
-    time: int
-    """|w| without pauses, counted once per device."""
-    recorded: int
-    """The part of ``time`` in the report's session; time outside counts as idle."""
-    kernels: int
-    """|U(K)|"""
-    nccl: int
-    """|U(C)|"""
-    memory: int
-    """|U(M)|"""
-    graph: int
-    """|U(G)|"""
-    busy: int
-    """|A|"""
-    exposed_nccl: int
-    r"""|U(C) \ U(K)|: communication that no kernel hides; concurrent copies and graphs hide nothing."""
-    exposed_memory: int
-    r"""|U(M) \ U(K)|"""
-    memory_only: int
-    r"""|U(M) \ U(K ∪ C)|"""
-    all_three: int
-    """|U(K) ∩ U(C) ∩ U(M)|"""
-    exposed_graph: int
-    r"""|U(G) \ U(K)|"""
-    graph_without_kernels: int
-    r"""|U(G) \ U(K ∪ C)|"""
-    unknown: Counter[str] = field(default_factory=Counter)
-    """Calls without recorded work, by table."""
+    time: int  # |w| without pauses, counted once per device
+    recorded: int  # the part of ``time`` in the report's session; time outside counts as idle
+    kernels: int  # |U(K)|
+    nccl: int  # |U(C)|
+    memory: int  # |U(M)|
+    graph: int  # |U(G)|
+    busy: int  # |A|
+    exposed_nccl: int  # |U(C) \ U(K)|: communication that no kernel hides; concurrent copies and graphs hide nothing
+    exposed_memory: int  # |U(M) \ U(K)|
+    memory_only: int  # |U(M) \ U(K ∪ C)|
+    all_three: int  # |U(K) ∩ U(C) ∩ U(M)|
+    exposed_graph: int  # |U(G) \ U(K)|
+    graph_without_kernels: int  # |U(G) \ U(K ∪ C)|
+    unknown: Counter[str] = field(default_factory=Counter)  # calls without recorded work, by table
 
     def known(self, name: str) -> int | None:
         """Return an attribute; ``None`` if unknown."""
@@ -183,23 +169,6 @@ def total(parts: Iterable[Breakdown]) -> Breakdown:
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceLanes:
-    """One device over time, with totals: a lane is its category's share of each bin, named as in `Breakdown`."""
-
-    device: Device
-    window: Window
-    kernels: Shares
-    nccl: Shares
-    exposed_nccl: Shares
-    memory: Shares
-    graph: Shares
-    memory_only: Shares
-    graph_only: Shares
-    busy: Shares
-    totals: Breakdown
-
-
-@dataclass(frozen=True, eq=False)
 class BusyParts:
     r"""The busy times of one device by category, and the parts derived from them by ``of``; named as in ``Breakdown``.
 
@@ -257,11 +226,9 @@ class DeviceIntervals:
     device: Device
     recorded: Window
     parts: BusyParts
-    clock_offset: int = 0
-    """The offset added to the report's own times, ns."""
+    clock_offset: int = 0  # the offset added to the report's own times, ns
     others: tuple[Device, ...] = ()
-    pauses: Intervals = field(default_factory=lambda: EMPTY)
-    """Times without a capture, neither busy nor idle."""
+    pauses: Intervals = field(default_factory=lambda: EMPTY)  # times without a capture, neither busy nor idle
     unknown: Counter[str] = field(default_factory=Counter)
     _breakdowns: dict[Window, Breakdown] = field(default_factory=dict, init=False, repr=False)
 
@@ -326,31 +293,21 @@ class DeviceIntervals:
         start, end = max(window.start, self.recorded.start), min(window.end, self.recorded.end)
         return end - start - self.pauses.length_within(start, end) if end > start else 0
 
-    def lanes(self, window: Window, bins: int) -> DeviceLanes:
-        """Compute the lanes of ``window`` in ``bins`` equal spans. Raises ValueError if ``bins < 1``."""
-        lanes = {name: self.share(name, window, bins) for name in _LANES}
-        return DeviceLanes(self.device, window, busy=self.busy(window, bins), totals=self.breakdown(window), **lanes)
-
-    def busy(self, window: Window, bins: int) -> Shares:
-        """Compute the lane ``busy`` alone. Raises ValueError if ``bins < 1``."""
-        return self._shares(_DISJOINT, window, bins)
-
     def share(self, name: str, window: Window, bins: int) -> Shares:
-        """Compute the lane of ``DeviceLanes`` called ``name``, NaN if unknown. Raises ValueError if ``bins < 1``."""
+        """Return the share of a part of the time in each of ``bins`` equal spans of ``window``, NaN if unknown.
+
+        ``name``: ``busy``, or an attribute of `BusyParts`. Raises ValueError if ``bins < 1``.
+        """
         if is_unknown(name, self.unknown):
             return np.full(bins, np.nan)
-        return self._shares(_DISJOINT if name == "busy" else [name], window, bins)
-
-    def _shares(self, names: Iterable[str], window: Window, bins: int) -> Shares:
-        """Return the sum of the shares of disjoint parts."""
         lo, hi = window.start, window.end
         session = subtract(union([self.recorded.start], [self.recorded.end]), self.pauses)
         is_seen = covered_per_bin(session, lo, hi, bins) > 0
+        names = _DISJOINT if name == "busy" else (name,)
         covered = sum(covered_per_bin(getattr(self.parts, name), lo, hi, bins) for name in names)
         return np.where(is_seen, np.minimum(covered * bins / max(hi - lo, 1), 1.0), np.nan)
 
 
-_LANES = ("kernels", "nccl", "exposed_nccl", "memory", "graph", "memory_only", "graph_only")
 _DISJOINT = ("kernels", "exposed_nccl", "memory_only", "graph_only")
 
 

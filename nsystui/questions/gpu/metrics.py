@@ -54,10 +54,8 @@ class MetricSource:
 
     report: int
     gpu: int
-    order: int
-    """The index of its family in ``FAMILIES``; ``len(FAMILIES)`` without a family."""
-    metric: str
-    """The name in the export."""
+    order: int  # the index of its family in ``FAMILIES``; ``len(FAMILIES)`` without a family
+    metric: str  # the name in the export
 
     @property
     def has_lane(self) -> bool:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Task
-from nsystui.base.types import Condition, Query
-from nsystui.questions.algebra.intervals import Intervals, union
+from nsystui.base.types import Condition
+from nsystui.questions.algebra.intervals import Intervals
 from nsystui.questions.queries.conditions import job_end, job_start, where
+from nsystui.questions.queries.process_rows import times_by_task
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -25,15 +25,8 @@ def profiler_overhead(session: Session, selection: Selection) -> Mapping[Task, I
     if not session.count(_TABLE):
         return {}
     columns = _TABLE.c
-    query: Query = sa.select(
-        columns.report, columns.process, job_start(_TABLE).label("start"), job_end(_TABLE).label("end")
-    ).where(*overhead_conditions(selection))
-    rows = {key: np.ma.getdata(values) for key, values in session.arrays(query).items()}
-    intervals: dict[Task, Intervals] = {}
-    for report, process in np.unique(np.stack([rows["report"], rows["process"]]), axis=1).T.tolist():
-        is_of_task = (rows["report"] == report) & (rows["process"] == process)
-        intervals[Task(report, process)] = union(rows["start"][is_of_task], rows["end"][is_of_task])
-    return intervals
+    query = sa.select(columns.report, columns.process, job_start(_TABLE).label("start"), job_end(_TABLE).label("end"))
+    return times_by_task(session, query.where(*overhead_conditions(selection), columns.start.is_not(None)))
 
 
 def overhead_conditions(selection: Selection) -> list[Condition]:

@@ -27,7 +27,6 @@ from nsystui.questions.gpu.device_time import (
     BusyParts,
     Device,
     DeviceIntervals,
-    DeviceLanes,
     StreamKey,
     busy_parts,
     of_arrays,
@@ -98,10 +97,6 @@ class BusyIntervals:
     def is_current(self, session: Session) -> bool:
         """Return whether no report was added since."""
         return self.version == session.version
-
-    def lanes(self, window: Window, bins: int) -> list[DeviceLanes]:
-        """Compute the lanes of every device. Raises ValueError if ``bins < 1``."""
-        return [device.lanes(window, bins) for device in self.devices]
 
     def breakdown(self, windows: Mapping[int, Window]) -> dict[Task, Breakdown]:
         """Return the totals of each task over its GPUs, in the window of its report (by index)."""
@@ -256,12 +251,13 @@ def _devices(
     reports = {report.index: report for report in session.reports}
     cached = {item.device.key: item for item in previous.devices} if previous and selection.streams is None else {}
     missing = [item for item in devices if item.key not in cached]
-    computed = {item.device.key: item for item in _read(session, selection, reports, missing)}
+    computed = _read(session, selection, reports, missing)
     unknown = unrecorded_work(session, [reports[index] for index in {item.task.task.report for item in devices}])
     for item in devices:
         report = reports[item.task.task.report]
-        intervals = computed.get(item.key) or cached[item.key]
-        parts = shifted(intervals.parts, report.clock_offset - intervals.clock_offset)
+        parts = computed.get(item.key)
+        if parts is None:
+            parts = shifted(cached[item.key].parts, report.clock_offset - cached[item.key].clock_offset)
         task, lost = item.task.task, unknown.get(item.task.task, Counter[str]())
         moved = DeviceIntervals(item, recorded(report), parts, report.clock_offset, unknown=lost)
         has_gap = any(moved.gaps(moved.recorded).lengths >= LONG)
@@ -270,16 +266,17 @@ def _devices(
 
 def _read(
     session: Session, selection: Selection, reports: Mapping[int, Report], devices: Sequence[Device]
-) -> Iterator[DeviceIntervals]:
+) -> dict[tuple[Task, int], BusyParts]:
+    """Return the intervals of devices in job time, empty without work, by process and CUDA ordinal."""
     of_report = grouped((item.task.task.report, item) for item in devices)
     read_reports = [reports[index] for index in of_report]
     limit = len(read_reports) if session.workers is not None else _REPORTS_AT_ONCE
+    parts: dict[tuple[Task, int], BusyParts] = {}
     for run in runs_of(read_reports, canonical.KERNELS, limit):
         for index, parts_by_place in _parts(session, selection, run).items():
-            report = reports[index]
             for item in of_report[index]:
-                parts = parts_by_place.get((item.task.task.process, item.device)) or BusyParts.of()
-                yield DeviceIntervals(item, recorded(report), parts, report.clock_offset)
+                parts[item.key] = parts_by_place.get((item.task.task.process, item.device)) or BusyParts.of()
+    return parts
 
 
 def _parts(session: Session, selection: Selection, reports: Sequence[Report]) -> dict[int, dict[StreamKey, BusyParts]]:
@@ -326,7 +323,7 @@ def _notes(session: Session, reports: Sequence[Report], selection: Selection) ->
         )
 
 
-# Field of ``Breakdown`` and ``DeviceLanes``, key of the columns, heading in files, heading on screen, importance.
+# Field of ``Breakdown``, key of the columns, heading in files, heading on screen, importance.
 _PARTS = (
     ("busy", "busy", "Busy", "busy", 0), ("kernels", "compute", "Compute", "compute", 1),
     ("nccl", "nccl", "NCCL", "NCCL", 1), ("exposed_nccl", "exposed_nccl", "Exposed NCCL", "exposed", 1),
@@ -390,11 +387,11 @@ def utilisation_over_time(busy: BusyIntervals, window: Window, bins: int) -> Tab
     if ``bins < 1``.
     """
     rows: list[Row] = []
-    for lanes in busy.lanes(window, bins):
-        percent = (100.0 * np.column_stack([getattr(lanes, name) for name, *_ in _PARTS if name != "idle"])).tolist()
-        starts = edges_of(window, bins)[:-1]
+    starts, names = edges_of(window, bins)[:-1], [name for name, *_ in _PARTS if name != "idle"]
+    for item in busy.devices:
+        percent = (100.0 * np.column_stack([item.share(name, window, bins) for name in names])).tolist()
         rows += [
-            (*_rank_and_device(lanes.device), start, *values) for start, values in zip(starts, percent, strict=True)
+            (*_rank_and_device(item.device), start, *values) for start, values in zip(starts, percent, strict=True)
         ]
     return TableAnswer("gpu-time", TIME_COLUMNS, rows, len(rows), _table_notes(busy, window))
 

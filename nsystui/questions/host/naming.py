@@ -42,8 +42,7 @@ class HostThread:
     thread: Thread
     rank: int | None
     name: str
-    shown: str = ""
-    """The name, with the thread's number if several threads of the process share it."""
+    shown: str = ""  # the name, with the thread's number if several threads of the process share it
     role: str | None = None
 
     @property

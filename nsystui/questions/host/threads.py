@@ -78,8 +78,7 @@ class HostTimes:
     os: Calls
     scheduling: Scheduling
     gil: Gil
-    lacking: Mapping[int, frozenset[str]]
-    """The parts that each report did not record."""
+    lacking: Mapping[int, frozenset[str]]  # the parts that each report did not record
 
     @classmethod
     def load(cls, session: Session, selection: Selection) -> HostTimes:

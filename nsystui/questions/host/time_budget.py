@@ -57,8 +57,7 @@ class IdleCauses:
 
     startup: tuple[SummedCause, ...] = ()
     long_gaps: tuple[SummedCause, ...] = ()
-    short_gaps: tuple[SummedCause, ...] = ()
-    """Computed only by triage."""
+    short_gaps: tuple[SummedCause, ...] = ()  # computed only by triage
     in_graphs: tuple[SummedCause, ...] = ()
     tail: tuple[SummedCause, ...] = ()
 
@@ -221,8 +220,7 @@ class Budget:
     in_graphs: int = 0
     tail: int = 0
     unrecorded: int = 0
-    unknown: Counter[str] = field(default_factory=Counter)
-    """As in `Breakdown`."""
+    unknown: Counter[str] = field(default_factory=Counter)  # as in `Breakdown`
 
     def known(self, part: str) -> int | None:
         """Return a part; ``None`` if unknown."""
@@ -298,7 +296,7 @@ def steady_start(device: DeviceIntervals, worked: Window, steps: StepTimes | Non
     """Return when a GPU's steady state begins, job time, ns; ``worked``: its first to last operation."""
     if steps is not None and steps.on_gpu and len(steps) >= _MIN_STEPS:
         return max(int(steps.start[steps.first_steady]), worked.start)
-    shares = np.nan_to_num(device.busy(worked, _BUSY_BINS))
+    shares = np.nan_to_num(device.share("busy", worked, _BUSY_BINS))
     return worked.start + int(np.argmax(shares >= shares.mean() / 3)) * (worked.end - worked.start) // _BUSY_BINS
 
 

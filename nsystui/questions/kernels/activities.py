@@ -71,10 +71,7 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
     columns = (*statistics.duration_columns(work.count_header), Column("name", header=work.name_header, label="name"))
 
     def ask() -> list[Row]:
-        table, label = rows_of(session, work)
-        names, conditions = [label.label("name")], where(table, selection, label)
-        work_rows = ValueRows(table, duration(table), names, conditions, table.c.row)
-        return statistics.summary_rows(session, work_rows, columns)
+        return statistics.summary_rows(session, work_rows(session, selection, work), columns)
 
     rows = of_all_reports(session, selection, work.table, work.name, ask)
     if selection.is_everything:
@@ -88,6 +85,12 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
     if work is API and (second_rows := session.count(tables.api_backtraces)):
         notes += (f"calls count once; nsys stats also counts {counted(second_rows, 'second row')} of --cudabacktrace",)
     return TableAnswer(work.name, columns, rows, total, notes)
+
+
+def work_rows(session: Session, selection: Selection, work: Work) -> ValueRows:
+    """Return the rows of an activity by name; equal totals keep the order of rows, as in nsys."""
+    table, label = rows_of(session, work)
+    return ValueRows(table, duration(table), [label.label("name")], where(table, selection, label), table.c.row)
 
 
 def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, Expression]:
@@ -115,13 +118,17 @@ SIZE_COLUMNS = (
 )
 
 
+def size_rows(selection: Selection) -> ValueRows:
+    """Return the bytes of the selected memory operations by kind."""
+    table = tables.memory_ops
+    name = table.c.operation
+    return ValueRows(table, table.c.bytes, [name.label("name")], where(table, selection, name))
+
+
 def memory_sizes(session: Session, selection: Selection) -> TableAnswer:
     """Summarise the bytes by kind of memory operation: the rows of nsys's ``cuda_gpu_mem_size_sum``."""
-    table = tables.memory_ops
-    conditions = where(table, selection, table.c.operation)
-    names = [table.c.operation.label("name")]
-    rows = statistics.summary_rows(session, ValueRows(table, table.c.bytes, names, conditions), SIZE_COLUMNS)
-    notes = (*missing_notes(session, table), *unrecorded_notes(session, only=["memory_ops"]))
+    rows = statistics.summary_rows(session, size_rows(selection), SIZE_COLUMNS)
+    notes = (*missing_notes(session, tables.memory_ops), *unrecorded_notes(session, only=["memory_ops"]))
     return TableAnswer("memory-sizes", SIZE_COLUMNS, rows, len(rows), notes)
 
 

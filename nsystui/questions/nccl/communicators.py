@@ -39,8 +39,7 @@ class CommunicatorRank:
     rank: int | None = None
     ranks: int | None = None
     global_rank: int | None = None
-    is_shared: bool = False
-    """Whether all ranks have the same ``communicator``."""
+    is_shared: bool = False  # whether all ranks have the same ``communicator``
     init_device: int | None = None
     call_devices: Counter[int] = field(default_factory=Counter)
 

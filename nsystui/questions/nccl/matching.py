@@ -7,6 +7,7 @@ and one kernel.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -210,7 +211,16 @@ def find(calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, lines
     units = find_units(lines.lanes, roles)
     call_unit = np.where(roles == Role.COMMUNICATION, units.of_call, NONE)
     kind, hint = _kinds(calls, kernels)
-    unit_of_kernel, is_across = _units_of_kernels(_Launching(calls, kernels, lines, units, call_unit, kind, hint))
+    unit_of_kernel = np.full(len(kernels), NONE)
+    unit_of_kernel[lines.launched] = units_of_launches(
+        units, lines.starts, lines.ends, lines.launch_starts, lines.launch_ends
+    )
+    across = _units_across_threads((calls, kernels), lines.launched, units, call_unit, (kind, hint), unit_of_kernel)
+    is_across = across >= 0
+    unit_of_kernel[is_across] = across[is_across]
+    if len(units.window):
+        has_calls = np.bincount(call_unit[call_unit >= 0], minlength=len(units.window)) > 0
+        unit_of_kernel[(unit_of_kernel >= 0) & ~has_calls[unit_of_kernel]] = NONE
 
     details = one_key(whole(calls["message_size"]), codes(calls["name"]))
     call_members = UnitMembers(call_unit, codes(calls["communicator"]), kind, details)
@@ -221,8 +231,7 @@ def find(calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, lines
     is_member, first = units.of_call >= 0, first_of_each(units.of_call, len(units.window))
     end = np.full(len(units.window), np.iinfo(np.int64).min)
     np.maximum.at(end, units.of_call[is_member], lines.real_ends[is_member])
-    report, thread, start = (whole(calls[key])[first] for key in ("report", "thread", "start"))
-    spans = _Spans(report, thread, start, end)
+    spans = {"end": end, **{key: whole(calls[key])[first] for key in ("report", "thread", "start")}}
     return Found(units, unit_of_kernel, matching, _describe(calls, matching, units, _labels_of_units(spans, labels)))
 
 
@@ -244,78 +253,45 @@ def _kinds(calls: pd.DataFrame, kernels: pd.DataFrame) -> tuple[Ints, Ints]:
     return kind_arrays[0], kind_arrays[1]
 
 
-@dataclass(frozen=True, eq=False)
-class _Launching:
-    """The input for finding the unit of each kernel. ``call_unit``: the unit of each communication call."""
+def _units_across_threads(
+    frames: tuple[pd.DataFrame, pd.DataFrame], launched: Ints, units: Units, call_unit: Ints,
+    kinds: tuple[Ints, Ints], unit_of_kernel: Ints,
+) -> Ints:  # fmt: skip
+    """Return the unit of each kernel that another thread launched, else ``NONE``.
 
-    calls: pd.DataFrame
-    kernels: pd.DataFrame
-    lines: Lines
-    units: Units
-    call_unit: Ints
-    kind: Ints
-    hint: Ints
-
-
-def _units_of_kernels(launching: _Launching) -> tuple[Ints, Flags]:
-    """Return each kernel's unit by launch time, and whether another thread launched it."""
-    lines, units = launching.lines, launching.units
-    unit = np.full(len(launching.kernels), NONE)
-    unit[lines.launched] = units_of_launches(units, lines.starts, lines.ends, lines.launch_starts, lines.launch_ends)
-    across = _units_across_threads(launching, unit)
-    is_across = across >= 0
-    unit[is_across] = across[is_across]
-    if len(units.window):
-        has_calls = np.bincount(launching.call_unit[launching.call_unit >= 0], minlength=len(units.window)) > 0
-        unit[(unit >= 0) & ~has_calls[unit]] = NONE
-    return unit, is_across
-
-
-def _units_across_threads(launching: _Launching, unit_of_kernel: Ints) -> Ints:
-    """Return the unit of each kernel that another thread launched, else ``NONE``."""
-    lines, units = launching.lines, launching.units
+    ``frames`` and ``kinds``: calls and kernels, and codes of their collectives. ``launched``: indices of kernels.
+    """
+    (calls, kernels), (call_kind, kernel_kind) = frames, kinds
     count = len(units.window)
-    is_communication = launching.call_unit >= 0
-    first = first_of_each(launching.call_unit, count)
+    is_communication = call_unit >= 0
+    first = first_of_each(call_unit, count)
     has_kernels = np.bincount(unit_of_kernel[unit_of_kernel >= 0], minlength=count) > 0
     idle = np.flatnonzero((first >= 0) & ~has_kernels & (units.window >= 0))
-    is_stray = (unit_of_kernel == NONE) & launching.kernels["graph_node_id"].isna().to_numpy(bool)
-    stray = lines.launched[is_stray[lines.launched]]
+    is_stray = (unit_of_kernel == NONE) & kernels["graph_node_id"].isna().to_numpy(bool)
+    stray = launched[is_stray[launched]]
 
-    frames = (launching.calls, launching.kernels)
     process = one_key(*(np.concatenate([whole(frame[key]) for frame in frames]) for key in ("report", "process")))
-    kinds = common(launching.call_unit[is_communication], launching.kind[is_communication], count)[idle]
-    waiting = Queue(process[first[idle]], whole(launching.calls["start"])[first[idle]], kinds)
-    launch_starts = whole(launching.kernels["launch_start"])[stray]
-    launches = Queue(process[len(launching.calls) :][stray], launch_starts, launching.hint[stray])
+    kind = common(call_unit[is_communication], call_kind[is_communication], count)[idle]
+    waiting = Queue(process[first[idle]], whole(calls["start"])[first[idle]], kind)
+    launches = Queue(process[len(calls) :][stray], whole(kernels["launch_start"])[stray], kernel_kind[stray])
     partner = pair_across_threads(waiting, launches)
     across = np.full(len(unit_of_kernel), NONE)
     across[stray[partner >= 0]] = idle[partner[partner >= 0]]
     return across
 
 
-@dataclass(frozen=True, eq=False)
-class _Spans:
-    """The start and end of each unit, job time in ns, and its thread; shape ``(units,)``."""
-
-    report: Ints
-    thread: Ints
-    start: Ints
-    end: Ints
-
-
-def _labels_of_units(spans: _Spans, labels: pd.DataFrame) -> list[str | None]:
+def _labels_of_units(spans: Mapping[str, Ints], labels: pd.DataFrame) -> list[str | None]:
     """Return the collective of `_MADE_OF_SENDS` in the innermost label around each unit, if any."""
     code, distinct = labels["name"].factorize()
     collectives = [collective_of_label(str(name)) for name in distinct]
     is_relevant = np.array([name in _MADE_OF_SENDS for name in collectives] or [False], bool)[code]
     relevant = labels[is_relevant]
-    if not len(relevant) or not len(spans.start):
-        return [None] * len(spans.start)
-    columns = {key: np.concatenate((whole(relevant[key]), getattr(spans, key))) for key in ("report", "thread")}
-    starts = np.concatenate((whole(relevant["start"]), spans.start))
-    ends = np.concatenate((whole(relevant["end"]), spans.end))
-    parent = nest(starts, ends, one_key(columns["report"], columns["thread"])).parent[len(relevant) :]
+    if not len(relevant) or not len(spans["start"]):
+        return [None] * len(spans["start"])
+    report, thread, start, end = (
+        np.concatenate((whole(relevant[key]), spans[key])) for key in ("report", "thread", "start", "end")
+    )
+    parent = nest(start, end, one_key(report, thread)).parent[len(relevant) :]
     label = np.where((parent >= 0) & (parent < len(relevant)), code[is_relevant][parent % len(relevant)], NONE)
     return [collectives[index] if index >= 0 else None for index in label.tolist()]
 

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from nsystui.base.kernel_families import BACKENDS, COPIES_BACKEND, NCCL_BACKEND, OTHER_BACKEND
 from nsystui.base.text import counted
-from nsystui.base.types import Condition, DataSeries, Expression, Flags, Ints, Query
+from nsystui.base.types import DataSeries, Expression, Flags, Ints, Query
 from nsystui.questions.nccl.matching import INSPECTED_KEYS, SHARED_KEYS, Found, find, place_in_group
 from nsystui.questions.nccl.names import PairingState, Reason, collective_of_api, operation_of_kernel
 from nsystui.questions.nccl.units import (
@@ -49,14 +49,10 @@ if TYPE_CHECKING:
     Frames = tuple[pd.DataFrame, pd.DataFrame]
 
 
-Reports = Collection[int] | None
-"""Indices of reports; ``None`` for all open reports."""
-
-
 _CALL_FACTS = ("message_size", "communicator", "ranks", "peer", "root", "reduction", "datatype", "size_source")
 
 
-def calls_query(ranks: Sequence[RankedTask], reports: Reports = None) -> Query:
+def calls_query(ranks: Sequence[RankedTask], reports: Collection[int]) -> Query:
     """Select every NCCL API call, by (report, thread, start); ``rank`` is the job's, ``end`` may be missing."""
     table = tables.nccl_calls
     columns = table.c
@@ -67,12 +63,12 @@ def calls_query(ranks: Sequence[RankedTask], reports: Reports = None) -> Query:
             job_end(table).label("end"),
             rank_of(table, ranks).label("rank"),
         )
-        .where(*_in_reports(columns.report, reports))
+        .where(of_reports(columns.report, reports))
         .order_by(columns.report, columns.thread, columns.start, columns.row)
     )
 
 
-def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None, others: Collection[str] = ()) -> Query:
+def kernels_query(ranks: Sequence[RankedTask], reports: Collection[int], others: Collection[str]) -> Query:
     """Select every kernel of NCCL or with a name in ``others``, with its launch; by report and start of the launch.
 
     Without a recorded launch, the kernel's start counts. The launch is the API call of the same (report, process,
@@ -98,7 +94,7 @@ def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None, others: 
             sa.cast(None, sa.BigInteger).label("copied"),
         )
         .select_from(table.outerjoin(calls, is_launched_by(table, calls)))
-        .where(communicates(others), *_in_reports(columns.report, reports))
+        .where(communicates(others), of_reports(columns.report, reports))
         .order_by(columns.report, sa.func.coalesce(calls.c.start, columns.start), columns.row)
     )
 
@@ -153,7 +149,7 @@ def _backend(name: Expression, others: Collection[str]) -> Expression:
     return sa.case((tables.kernels.c.is_nccl == 1, NCCL_BACKEND), *cases, else_=OTHER_BACKEND)
 
 
-def labels_query(reports: Reports = None) -> Query:
+def labels_query(reports: Collection[int]) -> Query:
     """Select PyTorch's labels around NCCL calls, without their varying parts: ``nccl:all_to_all``.
 
     They are ranges of the default domain (docs/nccl.md#pairing).
@@ -171,20 +167,16 @@ def labels_query(reports: Reports = None) -> Query:
         sa.func.coalesce(columns.domain, "") == "",
         columns.end.is_not(None),
         columns.end_thread.is_(None),
-        *_in_reports(columns.report, reports),
+        of_reports(columns.report, reports),
     )
 
 
-def first_correlations_query(reports: Reports = None) -> Query:
+def first_correlations_query(reports: Collection[int]) -> Query:
     """Select the first correlation id of each process's API calls; ids ascend while a process runs."""
     columns = tables.api_calls.c
     first = sa.func.min(columns.correlation_id).label("first_correlation_id")
-    query = sa.select(columns.report, columns.process, first).where(*_in_reports(columns.report, reports))
+    query = sa.select(columns.report, columns.process, first).where(of_reports(columns.report, reports))
     return query.group_by(columns.report, columns.process)
-
-
-def _in_reports(report: sa.ColumnElement[int], reports: Reports) -> list[Condition]:
-    return [] if reports is None else [of_reports(report, reports)]
 
 
 _TASK = ["report", "process"]
@@ -394,13 +386,16 @@ class NcclPairing:
 
     kernels: pd.DataFrame
     calls: pd.DataFrame
-    notes: tuple[str, ...] = ()
-    """Remarks on added columns (the sizes of a debug log)."""
+    notes: tuple[str, ...] = ()  # remarks on added columns (the sizes of a debug log)
     together: Together = field(default_factory=dict)
 
     @classmethod
     def load(
-        cls, session: Session, ranks: Sequence[RankedTask] = (), log: LogSizes | None = None, reports: Reports = None
+        cls,
+        session: Session,
+        ranks: Sequence[RankedTask] = (),
+        log: LogSizes | None = None,
+        reports: Collection[int] | None = None,
     ) -> NcclPairing:
         """Pair the calls and kernels of all open reports, or of ``reports``; ``ranks`` gives each row its rank.
 

@@ -22,13 +22,11 @@ from nsystui.questions.nccl.grouping import (
     bucket_numbers,
     group_numbers,
     selected,
-    shared_values,
-    values_of,
 )
 from nsystui.questions.nccl.names import BUCKETS
 from nsystui.questions.nccl.pairing import NcclPairing
-from nsystui.questions.nccl.summary import FASTEST, RANKS, WITHOUT_WAIT, fastest, nccl_notes, verdicts, without_empty
-from nsystui.questions.nccl.units import NONE, first_of_each, whole
+from nsystui.questions.nccl.summary import FASTEST, KERNEL, RANKS, WITHOUT_WAIT, block, nccl_notes, without_empty
+from nsystui.questions.nccl.units import NONE, whole
 from nsystui.questions.nccl.verdict import VERDICT
 from nsystui.questions.queries.distributions import distribution
 from nsystui.questions.queries.tasks import RankedTask
@@ -92,51 +90,32 @@ def bandwidth_by_size(
     standard deviation of the sample / mean, %; 0 for one kernel). ``pairing`` is from `measured`. A kernel's size is
     the sum over its calls.
     """
-    import pandas as pd
-
     sized_kernels = pairing.kernels[pairing.kernels["message_size"].notna()]
     kernels = selected(sized_kernels, selection)
     groups = (NcclProperty.COLLECTIVE, by)
     group = group_numbers(kernels, groups)
-    count = int(group.max(initial=-1)) + 1
-    firsts = kernels.iloc[first_of_each(group, count)]
-    frame = pd.DataFrame(
-        {
-            **{COLUMNS[grouping].key: values_of(firsts, grouping).reset_index(drop=True) for grouping in groups},
-            "ranks": shared_values(kernels["ranks"].astype("Int64"), group, count),
-            **_spread(kernels, group),
-            "fastest": fastest(kernels, group),
-            "verdict": verdicts(kernels, group, count, pairing.together),
-        },
-        index=range(count),
-    )
-    frame["order"] = whole(firsts["message_size"])
-    frame = frame.sort_values(["collective", "order"], kind="stable").drop(columns="order")
+    frame = block(KERNEL, kernels, groups, pairing.together).assign(**_distribution(kernels, group))
+    frame = frame.sort_values(["collective", "least_size"], kind="stable")
     columns = (*(COLUMNS[grouping] for grouping in groups), RANKS, *_STATISTICS)
     total = len(np.unique(group_numbers(sized_kernels, groups)))
     notes = nccl_notes(session, selection, ranks, pairing)
     return TableAnswer.of_arrays("nccl-sizes", without_empty(columns, frame), frame, total, notes)
 
 
-def _spread(kernels: pd.DataFrame, group: Ints) -> dict[str, pd.Series[float]]:
+def _distribution(kernels: pd.DataFrame, group: Ints) -> dict[str, pd.Series[float]]:
+    """Return percentiles and variation of the durations, and median rates, of each group; and the least size."""
     import pandas as pd
 
-    time = (kernels["end"] - kernels["start"]).astype("Int64").reset_index(drop=True)
-    spent = time.to_numpy(np.float64, na_value=np.nan)
-    exact, durations = time.groupby(group), pd.Series(spent).groupby(group)
+    spent = (kernels["end"] - kernels["start"]).astype("Int64").to_numpy(np.float64, na_value=np.nan)
+    durations = pd.Series(spent).groupby(group)
     sizes = {"algbw": kernels["algorithm_size"], "busbw": kernels["bus_size"]}
     rates = {key: pd.Series(rate(size.to_numpy(np.float64), spent)) for key, size in sizes.items()}
     bus, transfer = (kernels[key].to_numpy(np.float64) for key in ("bus_size", "transfer"))
     rates["busbw_without_wait"] = pd.Series(rate(bus, transfer))
     return {
-        "count": exact.size(),
-        "bytes": kernels["message_size"].astype("Int64").reset_index(drop=True).groupby(group).sum(),
-        "total": exact.sum(min_count=1),
-        "min": exact.min(),
+        "least_size": pd.Series(whole(kernels["message_size"])).groupby(group).min(),
         "p5": durations.quantile(0.05),
-        "median": durations.median(),
         "p95": durations.quantile(0.95),
-        "max": exact.max(),
         "cv": 100.0 * durations.std().mask(durations.count() == 1, 0.0) / durations.mean().replace(0.0, np.nan),
         **{key: values.groupby(group).median() for key, values in rates.items()},
     }

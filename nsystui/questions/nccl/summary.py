@@ -192,7 +192,7 @@ def nccl_summary(
     blocks, total = [], 0
     for kind, frame in ((KERNEL, pairing.kernels), (CALL, pairing.calls)):
         if what in (None, kind):
-            blocks.append(_block(kind, selected(frame, selection), by, pairing.together))
+            blocks.append(block(kind, selected(frame, selection), by, pairing.together))
             total += len(np.unique(group_numbers(frame, by)))
     if what != CALL:
         copies = selected(pairing.kernels, selection.with_name(None))
@@ -226,7 +226,7 @@ def without_empty(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Colum
     return for_files(columns, [key for key in optional if frame[key].isna().all()])
 
 
-def _block(what: str, frame: pd.DataFrame, by: Sequence[NcclProperty], together: Together) -> pd.DataFrame:
+def block(what: str, frame: pd.DataFrame, by: Sequence[NcclProperty], together: Together) -> pd.DataFrame:
     """Return the rows of kernels or calls, largest total first; equal totals in the order of ``by``."""
     import pandas as pd
 
@@ -237,9 +237,8 @@ def _block(what: str, frame: pd.DataFrame, by: Sequence[NcclProperty], together:
     shared = {
         column.key: shared_values(_values(frame, column), group, count) for column in _SHARED if column.key not in keys
     }
-    block = pd.DataFrame({**keys, **shared, **_costs(frame, group, count, together)}, index=range(count))
-    block.insert(0, "what", what)
-    return block.sort_values("total", ascending=False, kind="stable")
+    rows = pd.DataFrame({"what": what, **keys, **shared, **_costs(frame, group, count, together)}, index=range(count))
+    return rows.sort_values("total", ascending=False, kind="stable")
 
 
 def _values(frame: pd.DataFrame, column: Column) -> DataSeries:

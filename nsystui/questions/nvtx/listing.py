@@ -64,12 +64,24 @@ _SUMMARY_COLUMNS = (
 )
 
 
+_TYPES = (*PUSH_POP_TYPES, *START_END_TYPES)
+
+
+def range_rows(selection: Selection, types: Sequence[int] = _TYPES) -> ValueRows:
+    """Return ranges of event types by style and name, as `nvtx_summary` describes."""
+    table, last = tables.nvtx_ranges, last_times()
+    length = sa.func.coalesce(table.c.end, last.c.time) - table.c.start
+    conditions = [table.c.event_type.in_(types), table.c.start.is_not(None), *where(table, selection, LABEL)]
+    keys = [STYLE.label("style"), LABEL.label("name")]
+    return ValueRows(table.join(last, last.c.report == table.c.report), length, keys, conditions)
+
+
 def nvtx_summary(
     session: Session,
     selection: Selection,
     *,
     fold: Folding = Folding.NONE,
-    types: Sequence[int] = (*PUSH_POP_TYPES, *START_END_TYPES),
+    types: Sequence[int] = _TYPES,
     as_nsys: bool = True,
 ) -> TableAnswer:
     """Summarise the ranges by name and style: statistics of the durations on the CPU, ns.
@@ -81,10 +93,9 @@ def nvtx_summary(
     """
     table = tables.nvtx_ranges
     name = LABEL if fold is Folding.NONE else FOLDED_LABEL
-    last = last_times()
-    has_type = sa.and_(table.c.event_type.in_(types), sa.true() if as_nsys else table.c.end.is_not(None))
-    length = sa.func.coalesce(table.c.end, last.c.time) - table.c.start
-    conditions = [has_type, table.c.start.is_not(None), *where(table, selection, LABEL)]
+    has_end = sa.true() if as_nsys else table.c.end.is_not(None)
+    ranges = range_rows(selection, types)
+    conditions = [*ranges.conditions, has_end]
     if session.count(table) > session.limits.most_held(NAME_SIZE):
         names = session.scalar(sa.select(sa.func.approx_count_distinct(name)).where(*conditions))
         largest = max(session.reports, key=lambda report: report.count(table))
@@ -96,9 +107,9 @@ def nvtx_summary(
         names = given({"name": [text for text, _ in folded], "template": [text for _, text in folded]}).subquery()
         is_same = names.c.name == name
         name = sa.func.coalesce(sa.select(names.c.template).where(is_same).scalar_subquery(), name, type_=sa.Text)
-    ranges, keys = table.join(last, last.c.report == table.c.report), [STYLE.label("style"), name.label("name")]
-    frame = statistics.summary_frame(session, ValueRows(ranges, length, keys, conditions), _SUMMARY_COLUMNS)
-    groups = sa.select(STYLE, name).where(has_type)
+    ranges = ranges._replace(keys=[ranges.keys[0], name.label("name")], conditions=conditions)
+    frame = statistics.summary_frame(session, ranges, _SUMMARY_COLUMNS)
+    groups = sa.select(STYLE, name).where(table.c.event_type.in_(types), has_end)
     total = len(frame) if selection.is_everything else statistics.number_of_groups(session, groups)
     return TableAnswer.of_arrays("nvtx-summary", _SUMMARY_COLUMNS, frame, total, missing_notes(session, table))
 

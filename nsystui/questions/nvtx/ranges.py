@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -56,21 +56,6 @@ class RangeThread:
     def tid(self) -> int:
         """The number of the thread on its host."""
         return tid_of(self.thread)
-
-
-class NvtxColumns(Protocol):
-    """Columns of n ranges of a job as narrow integers; see `columns`, but ``start`` is in job time.
-
-    ``lane`` and ``name`` are indices into the job's lanes and names, ``parent`` into these ranges.
-    """
-
-    @property
-    def chains(self) -> Chains:
-        """The chains of the ranges, in job time."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, name: str) -> Array: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +111,10 @@ class _Part:
 
 @dataclass(frozen=True, eq=False)
 class _JobColumns:
-    """The columns of all ranges of some reports, each read on first use."""
+    """The columns of all ranges of some reports, each read on first use, as narrow integers; see `columns`.
+
+    But ``start`` is in job time, ``lane`` and ``name`` are indices into the job's lanes and names.
+    """
 
     parts: tuple[_Part, ...]
     _read: dict[str, Array] = field(default_factory=dict, repr=False)
@@ -199,7 +187,7 @@ class NvtxRanges:
     selection: Selection
     lanes: tuple[RangeThread, ...]
     names: tuple[str, ...]
-    columns: NvtxColumns
+    columns: _JobColumns | _SelectedColumns
     notes: tuple[str, ...] = ()
 
     @classmethod

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Task
 from nsystui.base.types import Array, Condition, Query
+from nsystui.questions.algebra.intervals import Intervals, merge, union
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.store import tables
 from nsystui.store.report import most_rows
@@ -107,6 +108,15 @@ def rows_by_task(columns: _Columns) -> Iterator[tuple[Task, _Columns]]:
     for rows in np.split(order, np.flatnonzero(is_new) + 1) if len(order) else ():
         task, is_only = Task(int(report[rows[0]]), int(process[rows[0]])), len(rows) == len(order)
         yield task, columns if is_only else {key: values[rows] for key, values in columns.items()}
+
+
+def times_by_task(session: Session, query: Query) -> dict[Task, Intervals]:
+    """Return the union of each process's times; ``query`` selects ``report``, ``process``, ``start``, ``end``."""
+    parts: dict[Task, list[Intervals]] = {}
+    for batch in session.array_batches(query):
+        for task, times in rows_by_task(batch):
+            parts.setdefault(task, []).append(union(times["start"], times["end"]))
+    return {task: merge(*unions) for task, unions in parts.items()}
 
 
 def rows_by_gpu(columns: _Columns) -> Iterator[tuple[tuple[Task, int], _Columns]]:

@@ -28,7 +28,7 @@ PARTS = {
     "busy": "busy", "compute": "kernels", "NCCL": "nccl", "exposed NCCL": "exposed_nccl", "memory": "memory",
     "graph": "graph",
 }  # fmt: skip
-"""Figures that a map over time can show for every job, with their names in ``DeviceLanes``."""
+"""Figures that a map over time can show for every job, with their names in `DeviceIntervals.share`."""
 
 
 class Merge(Enum):

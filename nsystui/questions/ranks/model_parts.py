@@ -36,8 +36,7 @@ class ModelParts:
     """The part of each rank (``A`` has the lowest rank), empty if all ranks are of one part."""
 
     of_task: Mapping[Task, str]
-    operations: Mapping[Task, float]
-    """A rank's median number of GPU operations launched per step."""
+    operations: Mapping[Task, float]  # a rank's median number of GPU operations launched per step
 
     def words(self, ranks: Sequence[RankedTask]) -> str:
         """Return ``the ranks form 2 model parts by their kernels: A (ranks 0, 1), B (ranks 2, 3)``; empty for one."""

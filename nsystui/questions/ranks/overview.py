@@ -44,16 +44,12 @@ class JobFacts:
     cuda_versions: tuple[str, ...]
     duration: int | None
     events: Window
-    rank_source: str
-    """As in ``RankedTask.source``; empty without tasks."""
+    rank_source: str  # as in ``RankedTask.source``; empty without tasks
     clocks_aligned: bool
     """Whether all times are on one clock. If not, reports are of different runs, or a report has no start."""
-    start_spread: int | None
-    """From the first session's start to the last, ns."""
-    captures: int = 0
-    """The captures that reports join (`Report.captures`)."""
-    made_of: tuple[str, ...] = ()
-    """Sources of reports that nsys did not record: ``PyTorch profiler trace``."""
+    start_spread: int | None  # from the first session's start to the last, ns
+    captures: int = 0  # the captures that reports join (`Report.captures`)
+    made_of: tuple[str, ...] = ()  # sources of reports that nsys did not record: ``PyTorch profiler trace``
 
 
 def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:

@@ -33,7 +33,7 @@ _NCCL = (
     percent("nccl_percent", "NCCL", "NCCL", "nccl"),
     percent("compute_percent", "Compute", "compute", "compute"),
 )
-# The lanes of `DeviceLanes` whose shares add up to each figure.
+# The parts (`DeviceIntervals.share`) whose shares add up to each figure.
 _LANES = {
     "busy_percent": ("busy",),
     "memory_percent": ("memory",),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import sqlalchemy as sa
@@ -25,29 +24,15 @@ from nsystui.store.session import Session
 _KERNELS = tables.kernels
 
 
-@dataclass(frozen=True)
-class NamedKernels:
-    """The kernels called ``name`` in the form ``names``; ``count``: number of full names."""
-
-    name: str
-    names: Names
-    count: int
-
-    @property
-    def are_meant(self) -> Condition:
-        return name_of(_KERNELS, self.names) == self.name
-
-
-def named_kernels(session: Session, name: str, names: Names) -> NamedKernels:
-    """Return the kernels called ``name`` in the form ``names``, else in another form.
+def named_kernels(session: Session, name: str, names: Names) -> tuple[Condition, Names, int]:
+    """Return the condition for kernels called ``name``, its form (``names`` if possible), and the number of full names.
 
     Raises UsageError if no kernel of the session, selected or not, has this name.
     """
     for form in dict.fromkeys((names, *Names)):
-        kernels = NamedKernels(name, form, 0)
-        count = session.scalar(sa.select(sa.func.count(_KERNELS.c.name.distinct())).where(kernels.are_meant))
-        if count:
-            return NamedKernels(name, form, int(count))
+        are_meant = name_of(_KERNELS, form) == name
+        if count := session.scalar(sa.select(sa.func.count(_KERNELS.c.name.distinct())).where(are_meant)):
+            return are_meant, form, int(count)
     short: Query = sa.select(_KERNELS.c.short_name).where(_KERNELS.c.short_name.is_not(None)).distinct()
     shorts = sorted(text for (text,) in session.rows(short))
     hint = meant(name, shorts, "give a complete kernel name: full, short or mangled, as `nsystui kernels` lists them")
@@ -70,7 +55,7 @@ COLUMNS = (
 def _histogram_of_ranks(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
     extra: list[Condition] = []
     if options.name is not None and job.session.count(tables.kernels):
-        extra = [named_kernels(job.session, options.name, options.names).are_meant]
+        extra = [named_kernels(job.session, options.name, options.names)[0]]
     if options.by_rank:
         return of_each_rank(job, selection, lambda session, part: _histogram(session, part, options.names, extra))
     return _histogram(job.session, selection, options.names, extra)

@@ -141,10 +141,10 @@ def _kernels(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Sub
         return None
     meant_by = ""
     if options.name is not None:
-        named = named_kernels(job.session, options.name, options.names)
-        wanted, is_wanted = named.name, named.are_meant
-        if named.names is not options.names:
-            meant_by = f"the {named.names.value} name of {counted(named.count, 'kernel')}"
+        wanted = options.name
+        is_wanted, form, count = named_kernels(job.session, wanted, options.names)
+        if form is not options.names:
+            meant_by = f"the {form.value} name of {counted(count, 'kernel')}"
     else:
         names = kernel_summary(job.session, selection, options.names).cells("name")
         if not names:

@@ -120,8 +120,7 @@ class Figure:
     """A figure of a map: percent if its column has that unit, else a rate."""
 
     column: Column
-    category: str | None = None
-    """The category that selects the lane's colour."""
+    category: str | None = None  # the category that selects the lane's colour
 
     @property
     def title(self) -> str:

@@ -145,7 +145,7 @@ def _low_utilisation(job: OpenJob, selection: Selection, options: RecipeOptions)
             continue
         chunk_count += options.chunks
         width = span.end - span.start
-        shares = 100.0 * item.busy(span, options.chunks)
+        shares = 100.0 * item.share("busy", span, options.chunks)
         is_low = shares < options.threshold
         for first, last in np.flatnonzero(np.diff(is_low, prepend=False, append=False)).reshape(-1, 2).tolist():
             start, end = (span.start + chunk * width // options.chunks for chunk in (first, last))

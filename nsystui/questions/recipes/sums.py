@@ -6,29 +6,37 @@ All statistics are computed over the rows of all ranks together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit, Value, iter_rows
 from nsystui.base.selection import Selection
-from nsystui.base.types import Condition, Expression, Labelled, Query, grouped
+from nsystui.base.types import Expression, Query, grouped
 from nsystui.questions.algebra.groups import Groups
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.kernels.activities import API, MEMORY, MPI, OS, Work, memory_sizes, rows_of, work_summary
-from nsystui.questions.kernels.summary import name_of
+from nsystui.questions.kernels.activities import (
+    API,
+    MEMORY,
+    MPI,
+    OS,
+    Work,
+    memory_sizes,
+    size_rows,
+    work_rows,
+    work_summary,
+)
 from nsystui.questions.nccl.grouping import NcclProperty, selected, values_of
 from nsystui.questions.nccl.summary import nccl_notes
 from nsystui.questions.nccl.units import whole
-from nsystui.questions.nvtx.listing import nvtx_summary
-from nsystui.questions.nvtx.loading import LABEL, PUSH_POP_TYPES, START_END_TYPES, STYLE, last_times
+from nsystui.questions.nvtx.listing import nvtx_summary, range_rows
 from nsystui.questions.queries import statistics
-from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.distributions import MANY, medians
+from nsystui.questions.queries.partial_sums import ValueRows
 from nsystui.questions.queries.tasks import rank_of, selected_ranks
 from nsystui.questions.recipes.recipe import AskRecipe, RecipeOptions, of_each_rank, of_rank
-from nsystui.questions.stats.cuda_sums import kernels_as_nsys
+from nsystui.questions.stats.cuda_sums import kernel_rows, kernels_as_nsys
 from nsystui.questions.stats.nvtx_projected import PROJECTED, projected_summary, projected_trace
 from nsystui.questions.stats.report import ReportOptions
 from nsystui.store import tables
@@ -94,28 +102,16 @@ def with_extras(
 def _extra_columns(column: Column, is_projected: bool) -> list[Column]:
     if column.key == "median":
         unit = "B" if column.unit is Unit.BYTES else "ns"
+        title, label = ("Proj ", "GPU ") if is_projected else ("", "")
         first, third = (
-            replace(
-                column,
-                key=word.lower(),
-                header=f"{'Proj ' if is_projected else ''}{word} ({unit})",
-                label=f"{'GPU ' if is_projected else ''}{word}",
-                importance=7,
-            )
+            replace(column, key=word.lower(), header=f"{title}{word} ({unit})", label=f"{label}{word}", importance=7)
             for word in ("Q1", "Q3")
         )
         return [first, column, third]
     if column.key in _RANKS:
-        word = column.key.capitalize()
-        return [
-            Column(
-                f"{column.key}_rank",
-                header=f"{word} Rank",
-                label=f"{column.key} rank",
-                unit=Unit.NUMBER,
-                importance=_RANKS[column.key],
-            )
-        ]
+        key, importance = f"{column.key}_rank", _RANKS[column.key]
+        header, label = f"{column.key.capitalize()} Rank", f"{column.key} rank"
+        return [Column(key, header=header, label=label, unit=Unit.NUMBER, importance=importance)]
     return []
 
 
@@ -179,40 +175,29 @@ def nccl_projected(job: OpenJob, selection: Selection) -> TableAnswer:
 _NCCL = Work("nccl", tables.nccl_calls, tables.nccl_calls.c.name, "Instances", "Name")
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The rows behind a summary: ``value`` (ns or bytes), and ``keys``, which identify a row of the summary."""
-
-    source: sa.FromClause
-    events: sa.FromClause
-    value: Expression
-    keys: tuple[Labelled, ...]
-    conditions: list[Condition]
-
-    def grouped(self, *values: Expression, group_by: tuple[Expression, ...] = ()) -> Query:
-        """Select ``values`` for each combination of the keys and ``group_by``."""
-        query = sa.select(*self.keys, *group_by, *values).select_from(self.source)
-        return query.where(*self.conditions, self.value.is_not(None)).group_by(
-            *[key.element for key in self.keys], *group_by
-        )
+def _grouped(rows: ValueRows, *values: Expression, group_by: tuple[Expression, ...] = ()) -> Query:
+    """Select ``values`` of rows with a value for each combination of the keys and ``group_by``."""
+    query = sa.select(*rows.keys, *group_by, *values).select_from(rows.table)
+    keys = [key.element for key in rows.keys]
+    return query.where(*rows.conditions, rows.value.is_not(None)).group_by(*keys, *group_by)
 
 
 def _from_rows(
     summary: Callable[[Session, Selection, RecipeOptions], Answer],
-    rows_of: Callable[[Session, Selection, RecipeOptions], _Rows],
+    rows_of: Callable[[Session, Selection, RecipeOptions], ValueRows],
 ) -> AskRecipe:
+    """Return a recipe of a summary of rows in the store."""
 
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         if options.by_rank:
             return of_each_rank(job, selection, lambda session, subset: summary(session, subset, options))
         answer = summary(job.session, selection, options)  # first: raises if names need too much memory
         rows = rows_of(job.session, selection, options)
-        keys = [key.name for key in rows.keys]
         quartiles = _quartiles(job.session, rows)
-        rank = rank_of(rows.events, selected_ranks(job.ranks, selection))
-        extremes = job.session.rows(rows.grouped(sa.func.min(rows.value), sa.func.max(rows.value), group_by=(rank,)))
+        rank = rank_of(rows.table if rows.counted is None else rows.counted, selected_ranks(job.ranks, selection))
+        extremes = job.session.rows(_grouped(rows, sa.func.min(rows.value), sa.func.max(rows.value), group_by=(rank,)))
         ranks = ranks_of((tuple(key), number, low, high) for *key, number, low, high in extremes)
-        return with_extras(answer, keys, quartiles, ranks, is_projected=False)
+        return with_extras(answer, [key.name for key in rows.keys], quartiles, ranks, is_projected=False)
 
     return ask
 
@@ -221,15 +206,15 @@ _MANY = MANY // 4
 """The number of rows from which quartiles need two passes: a single query holds every value four times."""
 
 
-def _quartiles(session: Session, rows: _Rows) -> dict[_Key, _Pair]:
-    if isinstance(rows.events, sa.Table) and most_rows(session.reports, rows.events) >= _MANY:
+def _quartiles(session: Session, rows: ValueRows) -> dict[_Key, _Pair]:
+    if rows.counted is not None and most_rows(session.reports, rows.counted) >= _MANY:
         number = statistics.group_number(rows.keys)
-        numbers = {tuple(key): group for *key, group in session.rows(rows.grouped(sa.func.min(number)))}
+        numbers = {tuple(key): group for *key, group in session.rows(_grouped(rows, sa.func.min(number)))}
         if len(set(numbers.values())) == len(numbers):  # otherwise two groups have the same hash
-            source = rows.source, rows.value, number, rows.conditions
+            source = rows.table, rows.value, number, rows.conditions
             first, third = (medians(session, *source, quarter) for quarter in (1, 3))
             return {key: (first[group], third[group]) for key, group in numbers.items()}
-    quartiles = session.rows(rows.grouped(*statistics.quartiles(rows.value)))
+    quartiles = session.rows(_grouped(rows, *statistics.quartiles(rows.value)))
     return {tuple(key): (q1, q3) for *key, q1, q3 in quartiles}
 
 
@@ -256,43 +241,21 @@ def _from_frame(keys: tuple[str, ...], summary: Callable[[OpenJob, Session, Sele
 
 
 def _work(work: Work) -> AskRecipe:
-    def rows_of_work(session: Session, selection: Selection, _: RecipeOptions) -> _Rows:
-        table, label = rows_of(session, work)
-        return _Rows(table, table, duration(table), (label.label("name"),), where(table, selection, label))
-
-    return _from_rows(lambda session, selection, _: work_summary(session, selection, work), rows_of_work)
-
-
-def _kernels(_session: Session, selection: Selection, options: RecipeOptions) -> _Rows:
-    table = tables.kernels
-    name = name_of(table, options.names)
-    return _Rows(table, table, duration(table), (name.label("name"),), where(table, selection, name))
-
-
-def _sizes(_session: Session, selection: Selection, _: RecipeOptions) -> _Rows:
-    table = tables.memory_ops
-    name = table.c.operation
-    return _Rows(table, table, table.c.bytes, (name.label("name"),), where(table, selection, name))
-
-
-def _ranges(_session: Session, selection: Selection, _: RecipeOptions) -> _Rows:
-    table, last = tables.nvtx_ranges, last_times()
-    conditions = [table.c.event_type.in_((*PUSH_POP_TYPES, *START_END_TYPES)), table.c.start.is_not(None)]
-    return _Rows(
-        table.join(last, last.c.report == table.c.report),
-        table,
-        sa.func.coalesce(table.c.end, last.c.time) - table.c.start,
-        (STYLE.label("style"), LABEL.label("name")),
-        [*conditions, *where(table, selection, LABEL)],
+    return _from_rows(
+        lambda session, selection, _: work_summary(session, selection, work),
+        lambda session, selection, _: work_rows(session, selection, work),
     )
 
 
 ASK: dict[str, AskRecipe] = {
     "cuda_api_sum": _work(API),
     "cuda_gpu_kern_sum": _from_rows(
-        lambda session, selection, options: kernels_as_nsys(session, selection, options.names), _kernels
+        lambda session, selection, options: kernels_as_nsys(session, selection, options.names),
+        lambda _, selection, options: kernel_rows(selection, options.names),
     ),
-    "cuda_gpu_mem_size_sum": _from_rows(lambda session, selection, _: memory_sizes(session, selection), _sizes),
+    "cuda_gpu_mem_size_sum": _from_rows(
+        lambda session, selection, _: memory_sizes(session, selection), lambda _, selection, __: size_rows(selection)
+    ),
     "cuda_gpu_mem_time_sum": _work(MEMORY),
     "mpi_sum": _work(MPI),
     "nccl_gpu_proj_sum": _from_frame(("name",), lambda job, _, selection: nccl_projected(job, selection)),
@@ -300,7 +263,9 @@ ASK: dict[str, AskRecipe] = {
     "nvtx_gpu_proj_sum": _from_frame(
         ("style", "name"), lambda _, session, selection: projected_summary(session, selection, ReportOptions())
     ),
-    "nvtx_sum": _from_rows(lambda session, selection, _: nvtx_summary(session, selection), _ranges),
+    "nvtx_sum": _from_rows(
+        lambda session, selection, _: nvtx_summary(session, selection), lambda _, selection, __: range_rows(selection)
+    ),
     "osrt_sum": _work(OS),
     "nvtx_gpu_proj_trace": lambda job, selection, _: of_each_rank(
         job, selection, lambda session, subset: projected_trace(session, subset, ReportOptions())

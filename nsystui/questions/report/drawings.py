@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -197,43 +197,33 @@ def step_lanes(answer: Answer, limit: int = MAX_LANES) -> DrawnLanes | None:
 
 def metric_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
     """Return a lane per metric and GPU, scaled to 100 % or its maximum, as in ``metrics --over-time``."""
-
-    def words(row: Record, largest: float) -> tuple[float, str]:
-        if str(row["unit"] or "").startswith("%"):
-            return 100.0, f"≤ {format_value(Unit.PERCENT, largest)}"
-        return largest, f"≤ {format_value(Unit.COUNT, largest)}"
-
     answer = metrics_over_time(job, selection, columns)
-    return _over_time("GPU metrics", answer, columns, ("metric", "value"), words, "metric")
+    return _over_time("GPU metrics", answer, columns, ("metric", "value"), "metric")
 
 
 def memory_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
     """Return a lane per memory and GPU, scaled to the largest peak, as in ``gpu-memory --over-time``."""
     answer = memory_over_time(job, selection, columns)
-    values = [record(answer.columns, row)["peak"] for row in iter_rows(answer)]
-    peaks = [float(value) for value in values if isinstance(value, int | float)]
-
-    def words(_: Record, largest: float) -> tuple[float, str]:
-        return max(peaks), f"≤ {format_value(Unit.BYTES, round(largest))}"
-
-    return _over_time("GPU memory in use", answer, columns, ("memory", "peak"), words, "memory")
+    peaks = (record(answer.columns, row)["peak"] for row in iter_rows(answer))
+    full = max((float(peak) for peak in peaks if isinstance(peak, int | float)), default=0.0)
+    return _over_time("GPU memory in use", answer, columns, ("memory", "peak"), "memory", Unit.BYTES, full)
 
 
 def queue_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
     """Return a lane for each stream, scaled to its largest queue, as in ``streams --over-time``."""
-
-    def words(_: Record, largest: float) -> tuple[float, str]:
-        return largest, f"≤ {format_value(Unit.COUNT, largest)}"
-
     answer = queues_over_time(job, selection, columns)
-    return _over_time("launches that wait, stream by stream", answer, columns, ("stream", "queued_mean"), words, "api")
+    return _over_time("launches that wait, stream by stream", answer, columns, ("stream", "queued_mean"), "api")
 
 
-def _drawn(label: str, rows: list[Record], key: str, words: Callable[[Record, float], tuple[float, str]]) -> DrawnLane:
+def _drawn(label: str, rows: list[Record], key: str, unit: Unit, full: float) -> DrawnLane:
     values = [float(value) if isinstance(value := row[key], int | float) else math.nan for row in rows]
-    recorded = [value for value in values if value == value]
-    top, text = words(rows[0], max(recorded)) if recorded else (1.0, MISSING)
-    return DrawnLane(label, (tuple(value / (top or 1.0) for value in values),), text)
+    largest = max((value for value in values if value == value), default=None)
+    if largest is None:
+        return DrawnLane(label, (tuple(values),), MISSING)
+    if str(rows[0].get("unit") or "").startswith("%"):
+        unit, full = Unit.PERCENT, 100.0
+    words = format_value(unit, round(largest) if unit is Unit.BYTES else largest)
+    return DrawnLane(label, (tuple(value / (full or largest or 1.0) for value in values),), f"≤ {words}")
 
 
 def _over_time(
@@ -241,12 +231,13 @@ def _over_time(
     answer: Answer,
     columns: int,
     keys: tuple[str, str],
-    words: Callable[[Record, float], tuple[float, str]],
     category: str,
+    unit: Unit = Unit.COUNT,
+    full: float = 0.0,
 ) -> DrawnLanes | None:
     """Return lanes of an answer by rank, device, name and column; ``keys``: columns of name and value.
 
-    ``words`` takes a lane's first row and largest value; it returns the value at full height, and the lane's text.
+    ``full``: the value at full height, 0 for the largest of each lane; percentages have 100 % there.
     """
     rows: list[Record] = [record(answer.columns, row) for row in iter_rows(answer)]
     lanes = grouped(((row["rank"], row["device"], row[keys[0]], row.get("context")), row) for row in rows)
@@ -260,7 +251,7 @@ def _over_time(
         rank_words = "no rank" if rank is None else f"rank {rank}"
         subject = f"{keys[0]} {name}" if isinstance(name, int) else str(name).partition(" [")[0]
         label = " ".join((rank_words, *([numbered("GPU", device)] if has_several else []), subject))
-        drawn.append(_drawn(label, lane_rows, keys[1], words))
+        drawn.append(_drawn(label, lane_rows, keys[1], unit, full))
     more = len(lanes) - len(drawn)
     return DrawnLanes(title, starts[0], starts[-1] + step, (Part(category, category),), tuple(drawn), more)
 

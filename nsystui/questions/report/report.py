@@ -80,10 +80,8 @@ class Told:
     under: str = ""
     kind: str = ""
     was: str = ""
-    gain: str = ""
-    """The possible gain, in words; empty if it is unknown."""
-    is_brief: bool = False
-    """Whether to report only the sentence: it did not get worse."""
+    gain: str = ""  # the possible gain, in words; empty if it is unknown
+    is_brief: bool = False  # whether to report only the sentence: it did not get worse
     evidence: ReportTable | None = None
 
 
@@ -116,8 +114,7 @@ class JobPage:
     not_checked: tuple[str, ...]
     sections: tuple[Section, ...]
     warnings: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
-    """The sections that could not be computed, the rules that failed, and damaged tables."""
+    unread: tuple[str, ...] = ()  # the sections that could not be computed, the rules that failed, and damaged tables
     version: str = __version__
 
 

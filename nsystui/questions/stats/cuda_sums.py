@@ -20,7 +20,7 @@ from nsystui.base.types import Array, Condition, Expression, Ints, Labelled, Que
 from nsystui.base.units import MEGABYTE
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.nesting import one_timeline
-from nsystui.questions.kernels.activities import MEMORY, SIZE_COLUMNS, memory_sizes, work_summary
+from nsystui.questions.kernels.activities import MEMORY, SIZE_COLUMNS, memory_sizes, work_rows, work_summary
 from nsystui.questions.kernels.summary import Names, block_of, grid_of, kernel_notes, name_of
 from nsystui.questions.nvtx.loading import Texts, read_ranges
 from nsystui.questions.queries import statistics
@@ -296,21 +296,19 @@ def _api_calls(selection: Selection) -> sa.Subquery:
 
 def kernels_as_nsys(session: Session, selection: Selection, names: Names) -> TableAnswer:
     """Answer ``cuda_gpu_kern_sum``: one row per kernel name, with NVIDIA's columns."""
-    name = name_of(_KERNELS, names)
 
     def ask() -> list[Row]:
-        return _kernel_rows(session, selection, name, [name.label("name")], _KERNEL_COLUMNS)
+        return statistics.summary_rows(session, kernel_rows(selection, names), _KERNEL_COLUMNS)
 
     rows = of_all_reports(session, selection, _KERNELS, f"cuda_gpu_kern_sum {names.value}", ask)
-    total = len(rows) if selection.is_everything else statistics.number_of_values(session, name)
+    total = len(rows) if selection.is_everything else statistics.number_of_values(session, name_of(_KERNELS, names))
     return TableAnswer("cuda-gpu-kern-sum", _KERNEL_COLUMNS, rows, total, kernel_notes(session))
 
 
-def _kernel_rows(
-    session: Session, selection: Selection, name: Expression, keys: Sequence[Labelled], columns: tuple[Column, ...]
-) -> list[Row]:
-    conditions = where(_KERNELS, selection, name)
-    return statistics.summary_rows(session, ValueRows(_KERNELS, duration(_KERNELS), keys, conditions), columns)
+def kernel_rows(selection: Selection, names: Names, shape: Sequence[Labelled] = ()) -> ValueRows:
+    """Return the selected kernels by ``shape``, if given, and name."""
+    name = name_of(_KERNELS, names)
+    return ValueRows(_KERNELS, duration(_KERNELS), [*shape, name.label("name")], where(_KERNELS, selection, name))
 
 
 def _kernels(session: Session, selection: Selection, options: ReportOptions) -> Answer:
@@ -325,9 +323,8 @@ def _shapes(session: Session, selection: Selection, options: ReportOptions) -> A
     """Answer ``cuda_gpu_kern_gb_sum``."""
     shape = {"grid": grid_of(_KERNELS), "block": block_of(_KERNELS)}
     if not options.nvtx_name:
-        name = name_of(_KERNELS, options.names)
-        keys = [*(column.label(key) for key, column in shape.items()), name.label("name")]
-        rows = _kernel_rows(session, selection, name, keys, _SHAPE_COLUMNS)
+        kernels = kernel_rows(selection, options.names, [column.label(key) for key, column in shape.items()])
+        rows = statistics.summary_rows(session, kernels, _SHAPE_COLUMNS)
         return TableAnswer("cuda-gpu-kern-gb-sum", _SHAPE_COLUMNS, rows, None, kernel_notes(session))
     groups = _range_groups(session, selection, options, shape)
     frame = statistics.with_shares(groups, ("count", "name", "block", "grid"))
@@ -347,19 +344,18 @@ def _range_groups(
 def _kernel_groups(session: Session, selection: Selection, options: ReportOptions) -> pd.DataFrame:
     if options.nvtx_name:
         return _range_groups(session, selection, options)
-    return _groups(session, selection, _KERNELS, name_of(_KERNELS, options.names))
+    return statistics.group_frame(session, kernel_rows(selection, options.names))
 
 
-def _groups(session: Session, selection: Selection, table: sa.Table, name: Expression) -> pd.DataFrame:
-    conditions = where(table, selection, name)
-    return statistics.group_frame(session, ValueRows(table, duration(table), [name.label("name")], conditions))
+def _memory_groups(session: Session, selection: Selection) -> pd.DataFrame:
+    return statistics.group_frame(session, work_rows(session, selection, MEMORY)._replace(first=None))
 
 
 def _gpu_work(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
     """Answer ``cuda_gpu_sum``."""
     frame = _together(
         CUDA_KERNEL=_kernel_groups(session, selection, options),
-        MEMORY_OPER=_groups(session, selection, _MEMORY_OPS, _MEMORY_OPS.c.operation),
+        MEMORY_OPER=_memory_groups(session, selection),
     )
     return TableAnswer.of_arrays("cuda-gpu-sum", _UNION_COLUMNS, frame, None, notes(session, options, _MEMORY_OPS))
 
@@ -371,7 +367,7 @@ def _calls_and_gpu_work(session: Session, selection: Selection, options: ReportO
     frame = _together(
         CUDA_API=statistics.group_frame(session, ValueRows(calls, calls.c.duration, keys, [])),
         CUDA_KERNEL=_kernel_groups(session, selection, options),
-        MEMORY_OPER=_groups(session, selection, _MEMORY_OPS, _MEMORY_OPS.c.operation),
+        MEMORY_OPER=_memory_groups(session, selection),
     )
     return TableAnswer.of_arrays(
         "cuda-api-gpu-sum", _UNION_COLUMNS, frame, None, notes(session, options, _CALLS, _MEMORY_OPS)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsystui.base.answer import PID, TID, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import PID, TID, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection
 from nsystui.base.text import counted
 from nsystui.base.types import Ints
@@ -20,24 +20,13 @@ from nsystui.questions.nvtx.loading import (
     Texts,
     joined,
     launch_parts_as_nsys,
-    matching,
     ranges_as_nsys,
 )
 from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.time_window import selected_reports
 from nsystui.questions.stats.nvtx_kernels import kernels_by_range
-from nsystui.questions.stats.nvtx_ranges import (
-    NESTED,
-    RangeTrace,
-    by_start,
-    depth_note,
-    parent_rows,
-    pids,
-    stacks,
-    style,
-    tids,
-)
+from nsystui.questions.stats.nvtx_ranges import NESTED, NestedRanges, RangeTrace, pids, style, tids
 from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -46,20 +35,25 @@ from nsystui.store.session import Session
 
 
 @dataclass(frozen=True, eq=False)
-class ProjectedRanges(Ranges):
+class ProjectedRanges(NestedRanges):
     """The ranges that contain a launch of GPU work. Shapes ``(n,)``.
 
     ``gpu_start``, ``gpu_end``: start of the first operation and end of the last, job time, ns. ``op_count``: number of
-    distinct correlation ids. ``parent``: an index, or -1. ``level``: number of ranges around it. ``child_count``:
-    number of direct children.
+    distinct correlation ids.
     """
 
     gpu_start: Ints
     gpu_end: Ints
     op_count: Ints
-    parent: Ints
-    level: Ints
-    child_count: Ints
+
+    def cells(self, indices: Ints, texts: Sequence[str]) -> dict[str, Sequence[Value]]:
+        part = self.only(indices)
+        return {
+            **super().cells(indices, texts),
+            "gpu_start": part.gpu_start.tolist(),
+            "gpu_duration": (part.gpu_end - part.gpu_start).tolist(),
+            "op_count": part.op_count.tolist(),
+        }
 
 
 def projected(ranges: Ranges, launches: Iterable[LaunchCallColumns], offset: int = 0) -> ProjectedRanges:
@@ -236,39 +230,6 @@ def _sizes(session: Session, report: Report, selection: Selection) -> Arrays:
     }
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """The rows of the trace: index i ≥ 0 is a range of ``ranges``; -1, -2, … are rows of ``outside``."""
-
-    texts: list[str]
-    ranges: ProjectedRanges
-    outside: list[Row]
-
-    def __call__(self, indices: Sequence[int]) -> list[Row]:
-        of_ranges = iter(self._of_ranges([index for index in indices if index >= 0]))
-        return [next(of_ranges) if index >= 0 else self.outside[-1 - index] for index in indices]
-
-    def _of_ranges(self, indices: Sequence[int]) -> list[Row]:
-        selected, ranges = np.array(indices, np.int64), self.ranges
-        columns = (
-            [self.texts[number] for number in ranges.name[selected].tolist()],
-            ranges.gpu_start[selected].tolist(),
-            (ranges.gpu_end[selected] - ranges.gpu_start[selected]).tolist(),
-            ranges.start[selected].tolist(),
-            (ranges.end[selected] - ranges.start[selected]).tolist(),
-            [style(flag) for flag in ranges.is_push_pop[selected].tolist()],
-            pids(ranges.thread[selected]),
-            tids(ranges.thread[selected]),
-            ranges.op_count[selected].tolist(),
-            ranges.level[selected].tolist(),
-            ranges.child_count[selected].tolist(),
-            ranges.row[selected].tolist(),
-            parent_rows(indices, ranges.parent, ranges.row),
-            stacks(indices, ranges.parent, ranges.row),
-        )
-        return list(zip(*columns, strict=True))
-
-
 def projected_trace(session: Session, selection: Selection, _: ReportOptions) -> RangeTrace:
     """Answer ``nvtx_gpu_proj_trace``: all ranges with GPU work, by start in job time, after work outside of ranges."""
     texts, parts, offset = Texts(), [], 0
@@ -281,13 +242,8 @@ def projected_trace(session: Session, selection: Selection, _: ReportOptions) ->
         offset += len(part)
         if report.has(tables.nvtx_ranges) and (selection.name is None or selection.name.matches("")):
             outside += _outside(ranges, launches)
-    merged = joined(parts)
-    order = by_start(merged.start, merged.end, merged.row)
-    order = order[matching(texts, selection)[merged.name[order]]]
-    order = np.concatenate((-1 - np.arange(len(outside)), order))
-    total = len(order) if selection.is_everything else None
-    notes = tuple(filter(None, (*_notes(session), depth_note(merged.level))))
-    return RangeTrace("nvtx-gpu-proj-trace", _TRACE_COLUMNS, order, _Rows(texts.texts, merged, outside), notes, total)
+    columns, notes = _TRACE_COLUMNS, _notes(session)
+    return RangeTrace.of("nvtx-gpu-proj-trace", columns, joined(parts), texts, selection, notes, outside)
 
 
 def _outside(ranges: Ranges, launches: LaunchCallColumns) -> list[Row]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
-from nsystui.base.answer import DURATION, END, NAME, PID, START, TID, Column, Row, TableAnswer, Unit, order_of
+from nsystui.base.answer import DURATION, END, NAME, PID, START, TID, Column, Row, TableAnswer, Unit, Value, order_of
 from nsystui.base.selection import Selection
 from nsystui.base.types import Ints
 from nsystui.exports.metadata import pid_of, tid_of
@@ -29,34 +28,94 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 
+@dataclass(frozen=True, eq=False)
+class NestedRanges(Ranges):
+    """Ranges with their parents, as indices or -1. Shapes ``(n,)``.
+
+    ``level``: the number of ranges around each. ``child_count``: the number of direct children.
+    """
+
+    parent: Ints
+    level: Ints
+    child_count: Ints
+
+    def cells(self, indices: Ints, texts: Sequence[str]) -> dict[str, Sequence[Value]]:
+        """Return the cells of these ranges in a trace, by key of its columns."""
+        part = self.only(indices)
+        return {
+            "name": [texts[number] for number in part.name.tolist()],
+            "start": part.start.tolist(),
+            "duration": (part.end - part.start).tolist(),
+            "style": [style(flag) for flag in part.is_push_pop.tolist()],
+            "pid": pids(part.thread),
+            "tid": tids(part.thread),
+            "level": part.level.tolist(),
+            "child_count": part.child_count.tolist(),
+            "row": part.row.tolist(),
+            "parent_row": [int(self.row[index]) if index >= 0 else None for index in part.parent.tolist()],
+            "stack": _stacks(indices.tolist(), self.parent, self.row),
+        }
+
+
 @dataclass(frozen=True)
 class RangeTrace:
-    """An answer with a row of ``rows`` for each index in ``order``."""
+    """A row of each of ``ranges`` in ``order``; the negative numbers in it, from -1 down, are rows of ``outside``."""
 
     name: str
     columns: tuple[Column, ...]
+    ranges: NestedRanges
+    texts: Sequence[str]
     order: Ints
-    rows: Callable[[Sequence[int]], list[Row]]
+    outside: Sequence[Row] = ()
     notes: tuple[str, ...] = ()
     total: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        columns: tuple[Column, ...],
+        ranges: NestedRanges,
+        texts: Texts,
+        selection: Selection,
+        notes: Sequence[str],
+        outside: Sequence[Row] = (),
+    ) -> RangeTrace:
+        """Return the ranges that the selection names, as nsys orders them by start, after ``outside``.
+
+        If ranges start together, the first to end is first, as in the only two known cases.
+        """
+        order = np.lexsort((ranges.row, ranges.end, ranges.start))
+        order = np.concatenate((-1 - np.arange(len(outside)), order[matching(texts, selection)[ranges.name[order]]]))
+        levels = int(ranges.level.max(initial=0)) + 1
+        if levels > MAX_LEVELS:
+            stack = f"RangeStack has the {MAX_LEVELS} innermost, ParentId leads to all"
+            notes = (*notes, f"ranges are nested {levels:,} levels deep: {stack}")
+        total = len(order) if selection.is_everything else None
+        return cls(name, columns, ranges, texts.texts, order, outside, tuple(notes), total)
 
     def __len__(self) -> int:
         return len(self.order)
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
-        return self.rows(self.order[offset : offset + limit].tolist())
+        return self._rows(self.order[offset : offset + limit])
 
     def sorted_by(self, key: str, descending: bool) -> RangeTrace:
         column_index = [column.key for column in self.columns].index(key)
-        values = [row[column_index] for row in self.rows(self.order.tolist())]
+        values = [row[column_index] for row in self._rows(self.order)]
         return replace(self, order=self.order[order_of(values, descending)])
+
+    def _rows(self, indices: Ints) -> list[Row]:
+        cells = self.ranges.cells(indices[indices >= 0], self.texts)
+        rows: Iterator[Row] = zip(*(cells[column.key] for column in self.columns), strict=True)
+        return [next(rows) if index >= 0 else self.outside[-1 - index] for index in indices.tolist()]
 
 
 MAX_LEVELS = 100
 """Limit of the levels in texts: all levels of deep chains would take gigabytes."""
 
 
-def stacks(indices: Sequence[int], parent: Ints, row: Ints) -> list[str]:
+def _stacks(indices: Sequence[int], parent: Ints, row: Ints) -> list[str]:
     """Return ``:35:37:38`` for each range: the rows of the ranges around it, outermost first, and its own row.
 
     A longer chain lists its innermost `MAX_LEVELS` rows after ``:…``.
@@ -78,28 +137,6 @@ def stacks(indices: Sequence[int], parent: Ints, row: Ints) -> list[str]:
                 text = ":…:" + text.split(":", deeper + 1)[-1]
             text_by_index[inner] = text
     return [text_by_index[index] for index in indices]
-
-
-def depth_note(level: Ints) -> str:
-    """Return a note if ranges on these levels are too deep for their texts, else empty."""
-    levels = int(level.max(initial=0)) + 1
-    note = f"ranges are nested {levels:,} levels deep: RangeStack has the {MAX_LEVELS} innermost, ParentId leads to all"
-    return note if levels > MAX_LEVELS else ""
-
-
-def parent_rows(indices: Sequence[int], parent: Ints, row: Ints) -> list[int | None]:
-    """Return the row of each range's parent, or ``None`` for an outermost range."""
-    above = parent[np.array(indices, np.int64)].tolist()
-    return [int(row[index]) if index >= 0 else None for index in above]
-
-
-def by_start(start: Ints, end: Ints, row: Ints) -> Ints:
-    """Return the order in which nsys lists ranges. Shapes ``(n,)``.
-
-    If ranges start together, the first to end is first, as in the only two known cases.
-    """
-    order: Ints = np.lexsort((row, end, start))
-    return order
 
 
 def pids(thread: Ints) -> list[int]:
@@ -149,49 +186,21 @@ def _of_one_style(session: Session, selection: Selection, types: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class _Nested(Ranges):
-    """Push/pop ranges with their parents, as indices or -1, and the other fields of `nesting.Nesting`."""
+class _PushPopRanges(NestedRanges):
+    """Push/pop ranges; ``child_time``: see `nesting.Nesting`."""
 
-    parent: Ints
-    level: Ints
     child_time: Ints
-    child_count: Ints
 
-    @classmethod
-    def of(cls, ranges: Ranges, offset: int) -> _Nested:
-        """Nest push/pop ranges; ``offset``: the number of ranges of earlier reports."""
-        nesting = nest(ranges.start, ranges.end, ranges.thread)
-        parent = np.where(nesting.parent == NO_PARENT, NO_PARENT, nesting.parent + offset)
-        return cls(
-            **vars(ranges),
-            parent=parent,
-            level=nesting.level,
-            child_time=nesting.child_time,
-            child_count=nesting.child_count,
-        )
-
-    def rows(self, texts: Sequence[str], indices: Sequence[int]) -> list[Row]:
-        selected = np.array(indices, np.int64)
-        start, end, child_time = self.start[selected], self.end[selected], self.child_time[selected]
-        names = [texts[number] for number in self.name[selected].tolist()]
-        levels = self.level[selected].tolist()
-        columns = (
-            start.tolist(),
-            end.tolist(),
-            (end - start).tolist(),
-            child_time.tolist(),
-            (end - start - child_time).tolist(),
-            names,
-            pids(self.thread[selected]),
-            tids(self.thread[selected]),
-            levels,
-            self.child_count[selected].tolist(),
-            self.row[selected].tolist(),
-            parent_rows(indices, self.parent, self.row),
-            stacks(indices, self.parent, self.row),
-            ["--" * min(level, MAX_LEVELS) + name for level, name in zip(levels, names, strict=True)],
-        )
-        return list(zip(*columns, strict=True))
+    def cells(self, indices: Ints, texts: Sequence[str]) -> dict[str, Sequence[Value]]:
+        cells, part = super().cells(indices, texts), self.only(indices)
+        levels = np.minimum(part.level, MAX_LEVELS).tolist()
+        return {
+            **cells,
+            "end": part.end.tolist(),
+            "child_time": part.child_time.tolist(),
+            "self_time": (part.end - part.start - part.child_time).tolist(),
+            "tree": ["--" * level + str(name) for level, name in zip(levels, cells["name"], strict=True)],
+        }
 
 
 def _push_pop_trace(session: Session, selection: Selection, _: ReportOptions) -> RangeTrace:
@@ -199,16 +208,19 @@ def _push_pop_trace(session: Session, selection: Selection, _: ReportOptions) ->
     texts, parts, offset = Texts(), [], 0
     for report in session.reports:
         ranges = ranges_as_nsys(session, report, selection, texts)
-        part = _Nested.of(ranges.only(ranges.is_push_pop), offset)
+        ranges = ranges.only(ranges.is_push_pop)
+        nesting = nest(ranges.start, ranges.end, ranges.thread)
+        part = _PushPopRanges(
+            **vars(ranges),
+            parent=np.where(nesting.parent == NO_PARENT, NO_PARENT, nesting.parent + offset),
+            level=nesting.level,
+            child_count=nesting.child_count,
+            child_time=nesting.child_time,
+        )
         parts.append(part)
-        offset += len(part)
-    nested = joined(parts)
-    order = by_start(nested.start, nested.end, nested.row)
-    selected = order[matching(texts, selection)[nested.name[order]]]
-    notes = (*missing_notes(session, tables.nvtx_ranges), depth_note(nested.level))
-    rows = partial(nested.rows, texts.texts)
-    total = len(order) if selection.is_everything else None
-    return RangeTrace("nvtx-pushpop-trace", _TRACE_COLUMNS, selected, rows, tuple(filter(None, notes)), total)
+        offset += len(ranges)
+    notes = missing_notes(session, tables.nvtx_ranges)
+    return RangeTrace.of("nvtx-pushpop-trace", _TRACE_COLUMNS, joined(parts), texts, selection, notes)
 
 
 ASK: dict[str, AskReport] = {

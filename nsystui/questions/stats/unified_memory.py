@@ -61,11 +61,16 @@ def _totals(session: Session, selection: Selection, _: ReportOptions) -> TableAn
     notes = absent_notes(session, *_TABLES)
     if not _is_complete(session):
         return TableAnswer("um-totals", _TOTAL_COLUMNS, [], 0, notes)
+
+    def summed(table: sa.Table, amount: Expression, address: Expression, *conditions: Condition) -> tuple[Any, ...]:
+        """Return an amount over the selected rows, and their lowest and highest address, if any."""
+        query = sa.select(amount, sa.func.min(address), sa.func.max(address)).select_from(table)
+        return session.rows(query.where(*where(table, selection), *conditions))[0]
+
     size, address, kind = sa.func.sum(_COPIES.c.bytes), _COPIES.c.virtual_address, _COPIES.c.copy_kind
-    htod = _one_row(session, _COPIES, selection, size, address, kind == _HOST_TO_DEVICE)
-    dtoh = _one_row(session, _COPIES, selection, size, address, kind == _DEVICE_TO_HOST)
-    cpu = _one_row(session, _CPU, selection, sa.func.count(), _CPU.c.address)
-    gpu = _one_row(session, _GPU, selection, sa.func.sum(_GPU.c.count), _GPU.c.address)
+    htod, dtoh = (summed(_COPIES, size, address, kind == way) for way in (_HOST_TO_DEVICE, _DEVICE_TO_HOST))
+    cpu = summed(_CPU, sa.func.count(), _CPU.c.address)
+    gpu = summed(_GPU, sa.func.sum(_GPU.c.count), _GPU.c.address)
     lowest, highest = zip(*(part[1:] for part in (cpu, gpu, htod, dtoh)), strict=True)
     row: Row = (
         _megabytes(htod[0]),
@@ -76,20 +81,6 @@ def _totals(session: Session, selection: Selection, _: ReportOptions) -> TableAn
         None if None in highest else _hexadecimal(max(highest)),
     )
     return TableAnswer("um-totals", _TOTAL_COLUMNS, [row], 1, notes)
-
-
-def _one_row(
-    session: Session,
-    table: sa.Table,
-    selection: Selection,
-    amount: Expression,
-    address: Expression,
-    *conditions: Condition,
-) -> tuple[Any, Any, Any]:
-    """Return an amount over the selected rows, and their lowest and highest address, if any."""
-    query = sa.select(amount, sa.func.min(address), sa.func.max(address)).select_from(table)
-    ((value, lowest, highest),) = session.rows(query.where(*where(table, selection), *conditions))
-    return value, lowest, highest
 
 
 def _addresses(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:

@@ -24,14 +24,8 @@ MOST = 8_000_000
 """The most samples and scheduling events of a report that lanes read."""
 
 
-@dataclass(frozen=True, eq=False)
-class Stretches:
-    """A thread's n stretches on CPUs by start, job time; ``name``: index of the name; ``node`` of the stack tree."""
-
-    start: Times
-    end: Times
-    name: NDArray[np.int32]
-    node: Ints
+Stretches = tuple[Times, Times, NDArray[np.int32], Ints]
+"""Starts and ends of a thread's stretches on CPUs in order, job time; indices of names; nodes of the stack tree."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +65,7 @@ def _join(segments: Segments, name: NDArray[np.int32]) -> Stretches:
     is_first[1:] = (name[1:] != name[:-1]) | (segments.starts[1:] > segments.ends[:-1])
     first = np.flatnonzero(is_first)
     last = np.append(first[1:], len(segments)) - 1
-    return Stretches(segments.starts[first], segments.ends[last], name[first], segments.labels[first])
+    return segments.starts[first], segments.ends[last], name[first], segments.labels[first]
 
 
 def events_of(report: Report) -> int:

@@ -384,8 +384,7 @@ class Matches:
     lanes: tuple[LaneIdentity, ...]
     window: Window
     wanted: NameFilter
-    is_whole: bool = True
-    """Whether ``lanes`` has the ranges and calls of all selected ranks."""
+    is_whole: bool = True  # whether ``lanes`` has the ranges and calls of all selected ranks
     _matches_by_lane: dict[LaneIdentity, tuple[Ints, Ints]] = field(default_factory=dict)
     """Indices of the matching events of a thread's lane, and their starts."""
 

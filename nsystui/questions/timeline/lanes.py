@@ -157,8 +157,7 @@ class ThreadEvents:
     name: NDArray[np.int32]
     row: Ints
     work: LaneWork
-    follow: bool
-    """Whether the events follow one another (start/end ranges and nested calls may overlap)."""
+    follow: bool  # whether the events follow one another (start/end ranges and nested calls may overlap)
 
     def category_of(self, index: int) -> str:
         """Return the category of an event, of `CATEGORIES`."""
@@ -199,8 +198,8 @@ class ReportLanes:
         """Load the lanes of ``report``, in which ``tasks`` ran; expensive results are cached."""
         cpu = CpuWork.load(session, report, tasks)
         running = {
-            thread: _thread_events(None, cpu.names, (ran.start, ran.end), ran.name, ran.node, report)
-            for thread, ran in cpu.threads.items()
+            thread: _thread_events(None, cpu.names, (start, end), name, node, report)
+            for thread, (start, end, name, node) in cpu.threads.items()
         }
         names = _thread_names(session, report)
         return cls(*_streams(session, report), _ranges(session, report), _calls(session, report), running, names, cpu)
@@ -395,8 +394,7 @@ class Timeline:
     selection: Selection
     ranks: tuple[RankedTask, ...]
     busy: BusyIntervals
-    names: Mapping[str, str] = field(default_factory=dict)
-    """The smart names of kernels by full name."""
+    names: Mapping[str, str] = field(default_factory=dict)  # the smart names of kernels by full name
     paths: dict[LaneIdentity, ThreadEvents] = field(default_factory=dict)
     """The pieces of the critical paths that have lanes."""
     _devices: dict[tuple[Task, int], LaneWork] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nsystui.base import terminal
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, STREAM, Answer, Column, Row, TableAnswer, Unit
@@ -46,17 +46,21 @@ def lane_pictures(
     timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int, wanted: NameFilter | None = None
 ) -> list[LanePicture]:
     """Draw ``lanes`` in ``count`` columns, with events of at least ``NAMED_COLUMNS``, and matches."""
-    spans, marked = _names(timeline, lanes, window, count), _matches(timeline, lanes, window, count, wanted)
-    return [
-        LanePicture(
-            picture.lane,
-            picture.columns,
-            picture.busy,
-            tuple(spans[picture.lane]),
-            None if wanted is None else frozenset(marked.get(picture.lane, ())),
-        )
-        for picture in plain_pictures(timeline, lanes, window, count)
-    ]
+    gpu = [lane for lane in lanes if not lane.is_host]
+    named: dict[LaneIdentity, list[EventSpan]] = {}
+    if has_names(timeline, gpu, window):
+        min_length = -(-(window.end - window.start) * (NAMED_COLUMNS - 1) // count)
+        named = long_events(timeline, gpu, window, min_length)
+    marked = matching_columns(timeline, gpu, window, count, wanted) if wanted is not None else {}
+    pictures = []
+    for picture in plain_pictures(timeline, lanes, window, count):
+        lane, matches = picture.lane, None
+        if wanted is not None:
+            is_host = lane.is_host
+            matches = frozenset(matching_ranges(timeline, lane, window, count, wanted) if is_host else marked[lane])
+        spans = picture.spans if lane.is_host else tuple(named.get(lane, ()))
+        pictures.append(replace(picture, spans=spans, marked=matches))
+    return pictures
 
 
 def plain_pictures(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int) -> list[LanePicture]:
@@ -88,32 +92,6 @@ def operations(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window
             inside = max(0, min(window.end, span.end) - max(window.start, span.start))
             total += rows * inside / max(span.end - span.start, 1)
     return int(total)
-
-
-def _names(
-    timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int
-) -> dict[LaneIdentity, list[EventSpan]]:
-    gpu = [lane for lane in lanes if not lane.is_host]
-    spans_by_lane: dict[LaneIdentity, list[EventSpan]] = {lane: [] for lane in gpu}
-    if has_names(timeline, gpu, window):
-        min_length = -(-(window.end - window.start) * (NAMED_COLUMNS - 1) // count)
-        spans_by_lane = long_events(timeline, gpu, window, min_length)
-    for lane in lanes:
-        if lane.is_host:
-            spans_by_lane[lane] = thread_spans(timeline, lane, window, count)
-    return spans_by_lane
-
-
-def _matches(
-    timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int, wanted: NameFilter | None
-) -> dict[LaneIdentity, set[int]]:
-    if wanted is None:
-        return {}
-    columns_by_lane = matching_columns(timeline, [lane for lane in lanes if not lane.is_host], window, count, wanted)
-    for lane in lanes:
-        if lane.is_host:
-            columns_by_lane[lane] = matching_ranges(timeline, lane, window, count, wanted)
-    return columns_by_lane
 
 
 LETTERS = {"compute": "K", "nccl": "N", "memory": "M", "graph": "G", "api": "A", "os": "O", "cpu": "C"}

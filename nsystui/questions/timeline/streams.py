@@ -69,11 +69,9 @@ class _Launches:
     sampled: list[tuple[Times, Times]] = field(default_factory=list)
     replayed: list[Ints] = field(default_factory=list)
     """Start, launch id, call and thread of operations of CUDA graphs, shapes ``(4, n)``; sampled last."""
-    nodes: set[int] = field(default_factory=set)
-    """The nodes of CUDA graphs that ran."""
+    nodes: set[int] = field(default_factory=set)  # the nodes of CUDA graphs that ran
     count: int = 0
-    operations: int = 0
-    """The number of operations that the launches started."""
+    operations: int = 0  # the number of operations that the launches started
 
     def add(self, called: Times, start: Times, thread: Times, step: int) -> None:
         """Add launches, and sample each ``step``-th of them."""

@@ -104,15 +104,11 @@ def _slices_by_stream(
     key, columns = _rows(session, selection, kinds, part)
     end = sa.func.greatest(columns.end, columns.start + 1).label("end")
     rows = session.arrays(sa.select(*key, columns.start.label("start"), end).order_by(*key, columns.start))
-    names = ("report", "process", "device", "stream")
-    if not len(rows["start"]):
-        return
-    changes = np.zeros(len(rows["start"]) - 1, np.bool_)
-    for name in names:
-        changes |= np.diff(rows[name]) != 0
-    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(rows["start"])]
+    keys = np.stack([rows[name] for name in ("report", "process", "device", "stream")])
+    changes = (np.diff(keys) != 0).any(axis=0)
+    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(rows["start"])] if len(rows["start"]) else []
     for first, after in pairwise(edges):
-        report, process, device, stream = (int(rows[name][first]) for name in names)
+        report, process, device, stream = keys[:, first].tolist()
         yield (report, process, device, stream), rows["start"][first:after], rows["end"][first:after]
 
 

@@ -106,20 +106,13 @@ class Trace:
                 order = (rows.c.report, rows.c.start, rows.c.row)
                 yield from self.session.batches(_select(rows, HOST_FIELDS).order_by(*order), _BATCH)
 
-    def samples(self) -> Batches:
-        """Yield report, the machine's GPU number, metric, job time (ns) and value of each metric sample."""
-        columns = tables.gpu_metrics.c
-        query = self._samples(columns.report, columns.gpu, columns.metric, _MOMENT, columns.value)
-        if query is not None:
-            yield from self.session.batches(query, _BATCH)  # neither sorted nor read in bands
-
-    def samples_by_time(self) -> Batches:
-        """Yield job time (ns), report, the machine's GPU number, metric and value of each sample, by time."""
+    def samples(self, by_time: bool = False) -> Batches:
+        """Yield job time (ns), report, the machine's GPU number, metric and value of each sample of a metric."""
         columns = tables.gpu_metrics.c
         query = self._samples(_MOMENT, columns.report, columns.gpu, columns.metric, columns.value)
-        if query is not None:
+        if query is not None:  # neither sorted nor read in bands, unless by time
             order = (_MOMENT, columns.report, columns.gpu, columns.metric_id, columns.row)
-            yield from self.session.batches(query.order_by(*order), _BATCH)
+            yield from self.session.batches(query.order_by(*order) if by_time else query, _BATCH)
 
     def metrics(self) -> list[tuple[int, int | None, int | None, str | None]]:
         """Return report, the machine's GPU number, NVIDIA's number and name of each sampled metric."""

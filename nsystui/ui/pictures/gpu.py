@@ -48,10 +48,10 @@ STACK = (
     ("kernels", "compute", "compute"), ("exposed_nccl", "exposed", "nccl"), ("memory_only", "memory", "memory"),
     ("graph_only", "graph", "graph"),
 )  # fmt: skip
-"""The parts that add up to a busy device, from below: name in ``DeviceLanes``, label, category."""
+"""The parts that add up to a busy device, from below: name in `DeviceIntervals.share`, label, category."""
 
 PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory", "memory", "memory"), ("graph",) * 3)
-"""The parts of a busy device, with overlaps: name in ``DeviceLanes``, label, category."""
+"""The parts of a busy device, with overlaps: name in `DeviceIntervals.share`, label, category."""
 
 MOST_TELLING = ("SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX")
 """The metric families shown first if not all fit."""
@@ -253,14 +253,14 @@ def _gpus(
     metrics = _metrics(metric_lanes(job.session, selection, window, bins, sources) if sources else [])
     several = any(len(item.device.task.devices) > 1 for item in busy.devices)
     gpus, gpus_with_work = [], set()
-    for lanes in busy.lanes(window, bins):
-        device = lanes.device
+    part_names = ("busy", *dict.fromkeys(name for name, *_ in (*STACK, *PARTS)))
+    for item in busy.devices:
+        device = item.device
         gpu_key = (device.task.task.report, device.gpu)
         gpus_with_work.add(gpu_key)
         title = f"rank {device.task.rank}" + (f" {numbered('d', device.device)}" if several else "")
-        part_names = ("busy", *dict.fromkeys(name for name, *_ in (*STACK, *PARTS)))
-        parts = {name: tuple(getattr(lanes, name).tolist()) for name in part_names}
-        gpus.append(GpuLanes(device, title, parts, lanes.totals, metrics.get(gpu_key, ())))
+        parts = {name: tuple(item.share(name, window, bins).tolist()) for name in part_names}
+        gpus.append(GpuLanes(device, title, parts, item.breakdown(window), metrics.get(gpu_key, ())))
     names = {report.index: f"{report.name} " for report in job.session.reports}
     for (report, gpu), gpu_metrics in metrics.items():
         if (report, gpu) not in gpus_with_work:
