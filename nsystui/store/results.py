@@ -63,7 +63,7 @@ def _version_of(module: str | None) -> str:
     source: str | None
     if module is None:
         root = Path(__file__).parents[1]
-        try:  # one file with the hashes of hundreds, each of which takes a while on a network file system
+        try:  # one file instead of hundreds
             source = (root.parent / f"nsystui-{__version__}.dist-info" / "RECORD").read_text(encoding="utf-8")
         except OSError:
             paths = (

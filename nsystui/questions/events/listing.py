@@ -3,8 +3,7 @@
 Sorting ten million rows per screen is too slow: events are counted once per bin of time, and a page reads and sorts
 only its bins (Parquet skips other row groups).
 
-A name filter excludes kinds without a passing name (`kinds_with_name`): the few hundred names of kernels and calls are
-stored with each report's columns. NVTX ranges are always searched: each may have its own name.
+A name filter excludes kinds without a passing name (`kinds_with_name`), except NVTX ranges: each may have its own.
 
 An API call and its GPU work are linked by (report, process, correlation id): see docs/exports.md#launches.
 """

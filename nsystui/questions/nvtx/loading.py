@@ -37,7 +37,7 @@ LABEL = KIND_TABLES[EventKind.NVTX].name
 """A range's name in SQL, as nsys writes it: ``domain:text``, or only the text in the default domain."""
 
 FOLDED_LABEL = tables.nvtx_ranges.c.folded
-"""`LABEL` by its meaning: without arguments, shapes and ids of a call; the module or operator of a dict."""
+"""`LABEL` without arguments, shapes and ids of a call."""
 
 PUSH_POP_TYPES = (59, 70)
 START_END_TYPES = (60, 71)

@@ -302,7 +302,7 @@ def _unrecorded(session: Session, reports: Sequence[Report], words: Sequence[str
 
 
 def _may_call(session: Session, report: Report, word: str, tasks: Collection[Task]) -> bool:
-    """Return whether any of the report's ``tasks`` may make calls with a word in their names."""
+    """Return whether a task of the report may make calls whose names have a word."""
     tally = session.tally(report, BY_NAME["api_calls"])
     processes = {task.process for task in tasks if task.report == report.index}
     return bool(processes) and (tally is None or not processes.isdisjoint(tally.calls.get(word, ())))
