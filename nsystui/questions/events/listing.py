@@ -332,7 +332,7 @@ def facts(session: Session, key: EventKey) -> list[tuple[str, Any, str]]:
         return []
     row = dict(zip((column.name for column in table.c), rows[0], strict=True))
     identity_keys = {"report", "clock_offset", "row", "start", "end", "process", "thread"}
-    hidden = identity_keys | {"is_nccl", "is_memset", "event_type"}
+    hidden = identity_keys | {"is_nccl", "is_memset", "event_type", "folded"}
     shown = [
         (name.replace("_", " "), value, name)
         for name, value in row.items()
