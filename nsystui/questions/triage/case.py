@@ -148,7 +148,7 @@ class Case:
 
     @cached_property
     def untimed(self) -> Mapping[tuple[int, CanonicalTable], tuple[int, int]]:
-        """Rows left out and all rows, by report and table that lacks much because of impossible times."""
+        """Rows left out and all rows, by report and table of `untimed_work`."""
         indices = {item.task.report for item in self._users}
         reports = [report for report in self.job.session.reports if report.index in indices] or self.reports
         return {(item.index, table): (lost, rows) for item in reports for table, lost, rows in untimed_work(item)}
@@ -157,9 +157,8 @@ class Case:
     def lacking_work(self) -> frozenset[Task]:
         """The ranks that launched work which is missing, or has impossible times."""
         lost = {task for task, account in self.accounts.items() if account.lost_kernels + account.lost_work}
-        return frozenset(lost).union(
-            item.task for item in self._users if any(index == item.task.report for index, _ in self.untimed)
-        )
+        indices = {index for index, _ in self.untimed}
+        return frozenset(lost.union(item.task for item in self._users if item.task.report in indices))
 
     @cached_property
     def _users(self) -> list[RankedTask]:
@@ -271,7 +270,8 @@ class Case:
 
     def short_gaps(self, device: DeviceIntervals) -> Intervals:
         """Return the `gaps` outside of `long_gaps`."""
-        return subtract(self.gaps(device), self.long_gaps(device))
+        long = self.long_gaps(device)  # first, to save memory
+        return subtract(self.gaps(device), long)
 
     @cached_property
     def long_gap_causes(self) -> Attribution:
