@@ -96,8 +96,8 @@ def nsystui(*words: str) -> list[str]:
 
 
 def program_of(python: str, *words: str) -> list[str]:
-    """Return a command line of the program installed for a Python."""
-    return [python, "-m", "nsystui", *words]
+    """Return a command line of the program installed for a Python, wherever it is started."""
+    return [python, "-P", "-m", "nsystui", *words]
 
 
 class CacheDirectory:
