@@ -179,11 +179,15 @@ class LeafPages:
         kinds = np.ndarray((len(buffer) - width,), f"V{width}", buffer, strides=(1,))[header + 1].view(np.uint8)
         kinds = np.ascontiguousarray(kinds.reshape(total, width).T)
         least, most = kinds.min(axis=1), kinds.max(axis=1)
-        places = [header + width + 1]
+        place, offset, places = header + width + 1, 0, []
         for kind, low, high, (first, last) in zip(kinds, least, most, self.usual, strict=True):
             _require(high <= last, low >= first or not ((kind > 0) & (kind < first)).any())
-            places.append(places[-1] + _SIZES[kind if low < high else high] if high else places[-1])
-        _require((places[-1] == end).all(), least[list(self.required)].all())
+            places.append((place, offset))
+            if low < high:
+                place = place + _SIZES[kind]
+            else:
+                offset += int(_SIZES[high])
+        _require((place + offset == end).all(), least[list(self.required)].all())
         eight = np.ndarray((len(buffer) - 8,), "V8", buffer, strides=(1,))
         return _Rows(self.names, rowids, kinds, places, eight)
 
@@ -192,13 +196,13 @@ class LeafPages:
 class _Rows:
     """Rows of leaf pages: ``kinds`` are serial types, shape (columns, rows).
 
-    ``places`` are indices, for each column, into ``eight``, the eight bytes that begin at each byte.
+    ``places`` are, for each column, indices into ``eight``, the eight bytes that begin at each byte, and an offset.
     """
 
     names: tuple[str, ...]
     rowids: Ints
     kinds: Array
-    places: list[Ints]
+    places: list[tuple[Ints, int]]
     eight: Array
 
     def column(self, item: NativeColumn) -> tuple[Ints, Array | None]:
@@ -224,7 +228,8 @@ class _Rows:
             raise UnusualPages
         if least == most and (not least or least > _REAL):
             return np.full(len(kind), max(least - _ZERO, 0), np.int64), None if least else np.zeros(len(kind), bool)
-        values = self.eight[self.places[number]].view(">i8").astype(np.int64)
+        place, offset = self.places[number]
+        values = self.eight[offset:][place].view(">i8").astype(np.int64)
         values >>= _SHIFTS[kind if least < most else least]
         if most > _REAL:
             values[kind == _ZERO], values[kind == _ZERO + 1] = 0, 1
