@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -331,9 +332,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     def _show_screens(self, screens: Sequence[Screen[Any]]) -> None:
         shown = list(self.screen_stack)
-        shared = 0
-        while shared < min(len(shown), len(screens)) and shown[shared] is screens[shared]:
-            shared += 1
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(shown, screens, strict=False)))
         for _ in shown[shared:]:
             self.pop_screen()
         for screen in screens[shared:]:

@@ -197,13 +197,8 @@ class DiffScreen(FilteredTableScreen):
         return {"nccl": "nccl", "memory": "memory"}.get(self.name_of_table)
 
     def choices(self) -> tuple[Choice, ...]:
-        tables = list(TABLES)
-        return (
-            Choice(
-                "view", tuple(tables), tables.index(self.name_of_table), lambda index: self._show_table(tables[index])
-            ),
-            names_choice(self._options().names, self._show_names),
-        )
+        tables = Choice.among("view", {name: name for name in TABLES}, self.name_of_table, self._show_table)
+        return tables, names_choice(self._options().names, self._show_names)
 
     def _show_table(self, name: str) -> None:
         self.name_of_table = name
@@ -335,16 +330,12 @@ def comparison_of_ranks(
     job: OpenJob, selection: Selection, first: Collection[int], second: Collection[int]
 ) -> DiffScreen:
     """Return the comparison of two groups of ranks in the selected time."""
-    base = selection.with_name(None)
-    a, b = (
-        Side(
-            job,
-            base.with_tasks(job.tasks_of_ranks(frozenset(group))),
-            f"rank{'s' if len(group) > 1 else ''} {spans(group)}",
-        )
-        for group in (first, second)
-    )
-    return DiffScreen((a, b))
+
+    def side(ranks: Collection[int]) -> Side:
+        label = f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}"
+        return Side(job, selection.with_name(None).with_tasks(job.tasks_of_ranks(frozenset(ranks))), label)
+
+    return DiffScreen((side(first), side(second)))
 
 
 def groups_of(job: OpenJob, text: str) -> tuple[frozenset[int], frozenset[int]]:

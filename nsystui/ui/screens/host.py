@@ -54,13 +54,9 @@ _IMPORTANCE = {"total_percent": 0, "total": 1, "own_percent": 2, "own": 3}
 _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "functions": tuple((group, {"by": group}) for group in ("all", "rank", "role", "thread")),
     "gaps": (
-        ("cause", {"by": "all"}),
-        ("rank and cause", {"by": "rank"}),
-        ("role and cause", {"by": "role"}),
-        ("NVTX range", {"by": "range"}),
-        ("gap", {"list": True}),
-        ("length", {"by": "length"}),
-        ("operations", {"by": "pair"}),
+        *(("cause", {"by": "all"}), ("rank and cause", {"by": "rank"}), ("role and cause", {"by": "role"})),
+        *(("NVTX range", {"by": "range"}), ("gap", {"list": True})),
+        *(("length", {"by": "length"}), ("operations", {"by": "pair"})),
     ),
 }
 
@@ -306,15 +302,8 @@ class CallNodes:
 
 _NAMES = {"call": "name", "module": "library", "mode": "is_kernel"}
 _BY_KEY = {column.key: column for column in COLUMNS}
-TREE_COLUMNS = (
-    CALL,
-    *(_BY_KEY[key].with_importance(rank) for key, rank in _IMPORTANCE.items()),
-    HOT.with_importance(2),
-    MODULE,
-    KERNEL_MODE.with_importance(3),
-    FULL_NAME,
-    PATH,
-)
+_SHARES = (_BY_KEY[key].with_importance(rank) for key, rank in _IMPORTANCE.items())
+TREE_COLUMNS = (CALL, *_SHARES, HOT.with_importance(2), MODULE, KERNEL_MODE.with_importance(3), FULL_NAME, PATH)
 
 
 class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):

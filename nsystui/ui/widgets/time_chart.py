@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
-from textual import events
+from textual import events, on
 from textual.geometry import Region
 from textual.message import Message
 from textual.reactive import reactive
@@ -162,13 +162,12 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
             self._pressed = None
             self.release_mouse()
 
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+    @on(events.MouseScrollUp)
+    @on(events.MouseScrollDown)
+    def _wheel(self, event: events.MouseEvent) -> None:
         event.stop()
-        self.post_message(self.Wheel(1, self.column_at(event.x)))
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        event.stop()
-        self.post_message(self.Wheel(-1, self.column_at(event.x)))
+        direction = 1 if isinstance(event, events.MouseScrollUp) else -1
+        self.post_message(self.Wheel(direction, self.column_at(event.x)))
 
     @property
     def chart_width(self) -> int:
