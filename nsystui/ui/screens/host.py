@@ -54,9 +54,13 @@ _IMPORTANCE = {"total_percent": 0, "total": 1, "own_percent": 2, "own": 3}
 _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "functions": tuple((group, {"by": group}) for group in ("all", "rank", "role", "thread")),
     "gaps": (
-        *(("cause", {"by": "all"}), ("rank and cause", {"by": "rank"}), ("role and cause", {"by": "role"})),
-        *(("NVTX range", {"by": "range"}), ("gap", {"list": True})),
-        *(("length", {"by": "length"}), ("operations", {"by": "pair"})),
+        ("cause", {"by": "all"}),
+        ("rank and cause", {"by": "rank"}),
+        ("role and cause", {"by": "role"}),
+        ("NVTX range", {"by": "range"}),
+        ("gap", {"list": True}),
+        ("length", {"by": "length"}),
+        ("operations", {"by": "pair"}),
     ),
 }
 
