@@ -28,10 +28,9 @@ from nsystui.base.text import safe_text
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.queries.question import SCREENS, View
 from nsystui.ui import keys
-from nsystui.ui.ascii import AsciiFilter
 from nsystui.ui.history import History, HistoryStep
 from nsystui.ui.loading import KeptOverview, KernelsSeen, Loading, LoadingListener, LogLoading, LogState, kept_overview
-from nsystui.ui.page import OwnPage, register_themes
+from nsystui.ui.page import AsciiFilter, OwnPage, register_themes
 from nsystui.ui.screens import screen_of, views_on
 from nsystui.ui.widgets.frame import UPDATE_INTERVAL, progress_bar
 from nsystui.ui.widgets.repainting import in_background, in_own_task

@@ -18,11 +18,10 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
 from nsystui.questions.ranks.steps import step_times
-from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import step_axis, time_axis
-from nsystui.ui.widgets.strip_chart import Lane, StripChart
+from nsystui.ui.widgets.strip_chart import Lane, StripChart, strips
 
 _DEFAULT_FIGURE = "exposed NCCL"
 """The figure that shows odd ranks: the rank that delays all other ranks has the lowest value."""

@@ -18,7 +18,7 @@ from textual.reactive import reactive
 from textual.strip import Strip
 
 from nsystui.base.text import fit, safe_text
-from nsystui.ui.ascii import draws_in_ascii
+from nsystui.ui.page import draws_in_ascii
 from nsystui.ui.widgets.repainting import OwnFocus
 from nsystui.ui.widgets.window import CategoryWidget, RowWindow
 
