@@ -73,7 +73,7 @@ class LeafPages:
             for _ in range(_MAX_DEPTH):
                 if self._read(file, pages[:1])[0, 0] == _LEAF:  # all are, or `rows` fails
                     return pages, highest
-                level = zip(self._read(file, pages), highest, strict=True)
+                level = zip(self._read(file, pages)[:-1], highest, strict=True)
                 parts = [self._children(page, bound) for page, bound in level]
                 pages, highest = (np.concatenate(several) for several in zip(*parts, strict=True))
                 if (highest[1:] <= highest[:-1]).any():
@@ -114,20 +114,26 @@ class LeafPages:
             raise UnusualPages
 
     def _read(self, file: BinaryIO, pages: Ints) -> Array:
-        """Return pages by number (from 1), shape (pages, page_size). Raises UnusualPages if the file is shorter."""
+        """Return pages by number (from 1) and a page of zeros, so that no index into a damaged page fails.
+
+        Shape (pages + 1, page_size). Raises UnusualPages if the file is shorter.
+        """
         if pages.min() < 1:
             raise UnusualPages
-        result = np.empty((len(pages), self.page_size), np.uint8)
+        result = np.empty((len(pages) + 1, self.page_size), np.uint8)
+        result[-1] = 0
         steps = np.diff(pages)
         ends = [*(np.flatnonzero((steps < 1) | (steps > _GAP)) + 1).tolist(), len(pages)]
         start = 0
         for end in ends:
             first, last = int(pages[start]), int(pages[end - 1])
+            count = last - first + 1
+            read = result[start:end] if count == end - start else np.empty((count, self.page_size), np.uint8)
             file.seek((first - 1) * self.page_size)
-            data = np.frombuffer(file.read((last - first + 1) * self.page_size), np.uint8)
-            if len(data) < (last - first + 1) * self.page_size:
+            if file.readinto(read) < read.nbytes:  # type: ignore[attr-defined]
                 raise UnusualPages
-            result[start:end] = data.reshape(-1, self.page_size)[pages[start:end] - first]
+            if count > end - start:
+                result[start:end] = read[pages[start:end] - first]
             start = end
         return result
 
@@ -153,12 +159,11 @@ class LeafPages:
                     yield batch
 
     def _decode(self, pages: Array, lowest: Ints, highest: Ints) -> _Rows:
-        """Return the rows of leaf pages, whose rowids are above ``lowest`` and at most ``highest``."""
+        """Return the rows of leaf pages from `_read`, whose rowids are above ``lowest`` and at most ``highest``."""
+        buffer, pages = pages.reshape(-1), pages[:-1]
         counts = (pages[:, 3].astype(np.int64) << 8) | pages[:, 4]
         total, size, width = int(counts.sum()), self.page_size, len(self.names)
         _require((pages[:, 0] == _LEAF).all(), counts.all(), (8 + 2 * counts <= size).all())
-        buffer = np.zeros(pages.size + _MARGIN, np.uint8)
-        buffer[: pages.size] = pages.ravel()
         page = np.repeat(np.arange(len(pages)), counts)
         start = page * size
         within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
