@@ -545,7 +545,6 @@ class NsystuiApp(App[int], LoadingListener):
         return f"loading {ready} of {len(self.files)}  {progress_bar(rows / total)}  {rows:,} rows"
 
     def update_status(self) -> None:
-        """Show the progress on the current screen."""
         self._call_screen("show_status", self.status)
 
     def update_screen(self) -> None:

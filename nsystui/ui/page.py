@@ -72,7 +72,6 @@ class OwnPage(LineFilter):
     """Leaves the page unpainted, and the text if the page is unknown."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Remove the colours that mean the terminal's default colours."""
         return [Segment(text, style and _unpainted(style), control) for text, style, control in segments]
 
 
@@ -96,7 +95,6 @@ class AsciiFilter(LineFilter):
     """Replaces each glyph by ASCII text of the same width, for terminals and locales without UTF-8."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Replace the glyphs that ASCII lacks."""
         return [
             segment if segment.text.isascii() else Segment(ascii_glyphs(segment.text), segment.style, segment.control)
             for segment in segments

@@ -255,7 +255,6 @@ class CallNodes:
         return CallNode(number, len(self.calls.below(number)))
 
     def roots(self, order: str) -> Sequence[CallNode]:
-        """Return the outermost functions, in an order."""
         return [self.node(number) for number in self._sorted(0, order)]
 
     def children(self, node: CallNode, offset: int, limit: int, order: str) -> Sequence[CallNode]:

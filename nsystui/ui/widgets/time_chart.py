@@ -141,7 +141,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         return max(0, min(x - self._left, self.chart_width - 1))
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Point at a lane and column, and follow the mouse."""
         if event.button != 1 or not self.lane_count:
             return
         event.stop()
@@ -151,7 +150,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         self.point(None if row is None else self.lane_at(row)[0], self._pressed)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Drag from the pressed column to the mouse's column."""
         if self._pressed is not None and self.column_at(event.x) != self.cursor_column:
             event.stop()
             self.drag(self._pressed, self.column_at(event.x))

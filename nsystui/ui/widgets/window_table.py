@@ -203,7 +203,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     @property
     def row_count(self) -> int:
-        """The number of rows of the answer."""
         return self._window.count
 
     @property
