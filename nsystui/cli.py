@@ -14,7 +14,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -57,7 +57,6 @@ _EPILOG = """examples:
 
 for your shell:
   nsystui --print-completion bash               completion for bash, zsh or fish, to source
-  nsystui --print-man | man -l -                the manual page
 
 files:
   A FILE is what `nsys export -t sqlite` writes, a directory of such files, or a glob; or what `nsystui pack` wrote.
@@ -155,8 +154,8 @@ def _run(words: list[str]) -> int:
     if words[0] in ("-V", "--version"):
         _print(f"nsystui {__version__}\n")
         return 0
-    if words[0].partition("=")[0] in ("--print-completion", "--print-man"):
-        return _print_from_parsers(words)
+    if words[0].partition("=")[0] == "--print-completion":
+        return _print_completion(words)
     _check_words(words, name)
     return _run_command("open", words)
 
@@ -185,16 +184,13 @@ def _takes_value(word: str) -> bool:
     return word in actions and actions[word].nargs != 0
 
 
-def _print_from_parsers(words: list[str]) -> int:
-    from nsystui.commands.help import SHELLS, manual, script
+def _print_completion(words: list[str]) -> int:
+    from nsystui.commands.help import SHELLS, script
 
-    flag, _, value = " ".join(words).replace("=", " ", 1).partition(" ")
-    if flag == "--print-man":
-        _print(manual(command_parser, top_parser()))
-        return 0
-    if value not in SHELLS:
-        raise UsageError(f"--print-completion {value}: name the shell, one of {', '.join(SHELLS)}")
-    _print(script(value))
+    shell = " ".join(words).removeprefix("--print-completion")[1:]
+    if shell not in SHELLS:
+        raise UsageError(f"--print-completion {shell}: name the shell, one of {', '.join(SHELLS)}")
+    _print(script(shell))
     return 0
 
 
@@ -289,16 +285,15 @@ def top_parser() -> argparse.ArgumentParser:
     )
 
 
-def command_parser(name: str, make: Callable[..., argparse.ArgumentParser] = _Parser) -> argparse.ArgumentParser:
-    """Return the parser of a command, with its examples; ``make`` creates it."""
+def command_parser(name: str) -> argparse.ArgumentParser:
+    """Return the parser of a command, with its examples."""
     from nsystui.commands.configuration import add_config
 
     module = _module(name)
-    prog = "nsystui" if name == "open" else f"nsystui {name}"
     topic = topic_of(name)
     more = f"\n\nMore: nsystui help {topic}" if topic else ""
-    parser = make(
-        prog=prog,
+    parser = _Parser(
+        prog="nsystui" if name == "open" else f"nsystui {name}",
         description=f"{module.DESCRIPTION}{more}",
         epilog=f"examples:\n{module.EXAMPLES}",
         formatter_class=_Formatter,

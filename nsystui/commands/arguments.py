@@ -173,7 +173,11 @@ def selection_of(flags: Selecting, job: OpenJob) -> Selection:
     """Return the selection of the flags. Raises UsageError for ranks that do not exist."""
     from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_words
 
-    selection = Selection()
+    selection = Selection(
+        devices=parse_numbers(flags.devices, "devices") if flags.devices else None,
+        streams=parse_numbers(flags.streams, "streams") if flags.streams else None,
+        name=NameFilter(flags.filter) if flags.filter else None,
+    )
     if flags.ranks and not flags.numbering:
         selection = selection.with_tasks(job.tasks_of_ranks(parse_numbers(flags.ranks, "ranks")))
     if flags.time:
@@ -181,13 +185,7 @@ def selection_of(flags: Selecting, job: OpenJob) -> Selection:
         if window.start >= events.end or window.end <= events.start:
             say_notes(f"--time {flags.time}: no event is in this window; the job's events run {window_words(events)}")
         selection = selection.with_window(window)
-    return Selection(
-        selection.window,
-        selection.tasks,
-        parse_numbers(flags.devices, "devices") if flags.devices else None,
-        parse_numbers(flags.streams, "streams") if flags.streams else None,
-        NameFilter(flags.filter) if flags.filter else None,
-    )
+    return selection
 
 
 def open_job(
@@ -245,19 +243,11 @@ def source_of(request: Request) -> JobSource:
 
     opening, limits, cache = request.opening, request.limits, request.cache
     return JobSource(
-        tuple(opening.files),
-        None if opening.no_cache else cache.directory,
-        limits.threads,
-        opening.convert,
-        cache.conversions,
-        limits.memory,
-        cache.cap,
-        ranks=request.selecting.ranks or "",
-        clock=opening.clock,
-        steps_by=request.args.get("steps_by"),
-        families=request.config.families,
-        dask=opening.dask,
-    )
+        tuple(opening.files), None if opening.no_cache else cache.directory, limits.threads, opening.convert,
+        cache.conversions, limits.memory, cache.cap,
+        ranks=request.selecting.ranks or "", clock=opening.clock, steps_by=request.args.get("steps_by"),
+        families=request.config.families, dask=opening.dask,
+    )  # fmt: skip
 
 
 def _expect(job: OpenJob, expected: Expected | None, request: Request, is_aligned: bool) -> None:

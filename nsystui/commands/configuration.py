@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,131 +119,116 @@ def read_config(path: Path, environ: Mapping[str, str]) -> Config:
         raise UsageError(f"{path}: its lists are nested too deep for a config file") from None
     except ValueError as error:  # TOMLDecodeError, or a number of more digits than Python reads
         raise UsageError(f'{path}: not TOML: {error}; a line is KEY = VALUE, such as memory-limit = "1G"') from None
-    return _Reader(path, environ).config(entries)
+    return _config(path, environ, entries)
 
 
-class _Reader:
-    """A reader of a parsed config file, key by key."""
-
-    def __init__(self, path: Path, environ: Mapping[str, str]) -> None:
-        self._path = path
-        self._environ = environ
-
-    def config(self, entries: Mapping[str, Any]) -> Config:
-        data: dict[str, Any] = {}
-        for key, value in entries.items():
+def _config(path: Path, environ: Mapping[str, str], entries: Mapping[str, Any]) -> Config:
+    options: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    for key, value in entries.items():
+        try:
             if key not in _KEYS:
-                raise self._wrong(_unknown(key, _KEYS))
-            data[key] = _KEYS[key].read(self, key, value)
-        options = {key.dest: data[name] for name, key in _KEYS.items() if key.dest and name in data}
-        fields = {name.replace("-", "_"): data[name] for name, key in _KEYS.items() if not key.dest and name in data}
-        return Config(path=str(self._path), options=options, **fields)
-
-    def _wrong(self, problem: str) -> UsageError:
-        return UsageError(f"{self._path}: {problem}")
-
-    def _of_type(self, key: str, value: object, kind: type, example: str) -> Any:
-        if isinstance(value, str) and "\0" in value:
-            raise self._wrong(f"{key} has a NUL byte, which no name may have")
-        if type(value) is not kind:
-            raise self._wrong(f"{key} is {_worded(value)}; write {key} = {example}")
-        return value
-
-    def directory(self, key: str, value: object) -> str:
-        text = str(self._of_type(key, value, str, '"$SCRATCH/nsystui-cache"'))
-        if unset := [name for name in re.findall(r"\$\{?(\w+)", text) if name not in self._environ]:
-            raise self._wrong(f"{key} names ${unset[0]}, which is not set")
-        return os.path.expanduser(re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda m: self._environ[m[1] or m[2]], text))
-
-    def size(self, key: str, value: object) -> int:
-        text = str(value) if type(value) is int else self._of_type(key, value, str, '"1G"')
-        return self._checked(memory_size if key == "memory-limit" else size, key, text)
-
-    def jobs(self, key: str, value: object) -> int:
-        return self._checked(jobs_number, key, str(self._of_type(key, value, int, "4")))
-
-    def _checked(self, check: Callable[[str, str], int], key: str, text: str) -> int:
-        try:
-            return check(text, f"{key} = ")
+                raise UsageError(_unknown(key, _KEYS))
+            read, option = _KEYS[key]
+            parsed = read(key, value)
+            if key == "cache-dir":
+                parsed = _expanded(key, parsed, environ)
         except UsageError as error:
-            raise self._wrong(str(error)) from None
-
-    def one_of(self, words: Sequence[str], key: str, value: object) -> str:
-        if value not in words:
-            names = ", ".join(f'"{word}"' for word in words)
-            raise self._wrong(f"{key} is {_worded(value)}; it may be {names}")
-        return str(value)
-
-    def pattern(self, key: str, value: object) -> str:
-        return self._pattern(key, str(self._of_type(key, value, str, "'^iteration (\\d+)'")))
-
-    def _pattern(self, key: str, text: str) -> str:
-        try:
-            re.compile(text)
-        except re.error as error:
-            raise self._wrong(f"{key} is not a regular expression: {error}") from None
-        return text
-
-    def families(self, key: str, value: object) -> Rules:
-        from nsystui.base.kernel_families import FAMILIES
-
-        rules = []
-        for pattern, family in self._section(key, value, "'my_attention' = \"attention\"").items():
-            if family not in FAMILIES:
-                allowed = ", ".join(f'"{name}"' for name in FAMILIES)
-                raise self._wrong(f"{pattern} is {_worded(family)}; the families are {allowed}")
-            rules.append((family, self._pattern(pattern, pattern)))
-        return tuple(rules)
-
-    def _section(self, key: str, value: object, line: str) -> Mapping[str, Any]:
-        if not isinstance(value, dict):
-            raise self._wrong(f"{key} is {_worded(value)}; write [{key}] and below it lines such as {line}")
-        return value
-
-    def switch(self, key: str, value: object) -> bool:
-        return bool(self._of_type(key, value, bool, "true, or false"))
-
-    def thresholds(self, key: str, value: object) -> list[str]:
-        """Return settings as for ``--set``; the command line's follow, and override them."""
-        from nsystui.questions.triage.thresholds import Thresholds, meanings
-
-        names = [name for name, *_ in meanings()]
-        settings = []
-        for name, number in self._section(key, value, "gap_ms = 5").items():
-            if name not in names:
-                raise self._wrong(_unknown(name, names, f"[{key}] has no"))
-            if type(number) not in (int, float):
-                raise self._wrong(f"{name} is {_worded(number)}; write {name} = 5")
-            settings.append(f"{name}={number}")
-            try:
-                Thresholds().changed(settings[-1:])
-            except UsageError as error:
-                raise self._wrong(str(error).removeprefix("--set ")) from None
-        return settings
+            raise UsageError(f"{path}: {str(error).removeprefix('--set ')}") from None
+        if option:
+            options[option] = parsed
+        else:
+            fields[key.replace("-", "_")] = parsed
+    return Config(path=str(path), options=options, **fields)
 
 
-@dataclass(frozen=True)
-class _Key:
-    """The reader of a key, and the option whose default it sets (empty for `Config`'s own fields)."""
+def _of_type(kind: type, example: str, key: str, value: object) -> Any:
+    if isinstance(value, str) and "\0" in value:
+        raise UsageError(f"{key} has a NUL byte, which no name may have")
+    if type(value) is not kind:
+        raise UsageError(f"{key} is {_worded(value)}; write {key} = {example}")
+    return value
 
-    read: Callable[[_Reader, str, Any], Any]
-    dest: str = ""
+
+def _expanded(key: str, text: str, environ: Mapping[str, str]) -> str:
+    """Return the name of a directory, with its variables and home replaced."""
+    if unset := [name for name in re.findall(r"\$\{?(\w+)", text) if name not in environ]:
+        raise UsageError(f"{key} names ${unset[0]}, which is not set")
+    return os.path.expanduser(re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda m: environ[m[1] or m[2]], text))
 
 
-_KEYS: Mapping[str, _Key] = {
-    "cache-dir": _Key(_Reader.directory),
-    "cache-limit": _Key(_Reader.size),
-    "jobs": _Key(_Reader.jobs),
-    "memory-limit": _Key(_Reader.size),
-    "clock": _Key(lambda reader, key, value: reader.one_of(CLOCKS, key, value), "clock"),
-    "step-range": _Key(_Reader.pattern, "step_range"),
-    "theme": _Key(lambda reader, key, value: reader.one_of(THEMES, key, value), "theme"),
-    "ascii": _Key(_Reader.switch, "ascii"),
-    "color": _Key(_Reader.switch, "color"),
-    "mouse": _Key(_Reader.switch, "mouse"),
-    "families": _Key(_Reader.families),
-    "triage": _Key(_Reader.thresholds, "set"),
+def _size(key: str, value: object) -> int:
+    text = str(value) if type(value) is int else _of_type(str, '"1G"', key, value)
+    return (memory_size if key == "memory-limit" else size)(text, f"{key} = ")
+
+
+def _jobs(key: str, value: object) -> int:
+    return jobs_number(str(_of_type(int, "4", key, value)), f"{key} = ")
+
+
+def _one_of(words: Sequence[str], key: str, value: object) -> str:
+    if value not in words:
+        names = ", ".join(f'"{word}"' for word in words)
+        raise UsageError(f"{key} is {_worded(value)}; it may be {names}")
+    return str(value)
+
+
+def _pattern(key: str, value: object) -> str:
+    text = str(_of_type(str, "'^iteration (\\d+)'", key, value))
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise UsageError(f"{key} is not a regular expression: {error}") from None
+    return text
+
+
+def _section(key: str, value: object, line: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{key} is {_worded(value)}; write [{key}] and below it lines such as {line}")
+    return value
+
+
+def _families(key: str, value: object) -> Rules:
+    from nsystui.base.kernel_families import FAMILIES
+
+    rules = []
+    for pattern, family in _section(key, value, "'my_attention' = \"attention\"").items():
+        if family not in FAMILIES:
+            allowed = ", ".join(f'"{name}"' for name in FAMILIES)
+            raise UsageError(f"{pattern} is {_worded(family)}; the families are {allowed}")
+        rules.append((family, _pattern(pattern, pattern)))
+    return tuple(rules)
+
+
+def _thresholds(key: str, value: object) -> list[str]:
+    """Return settings as for ``--set``; the command line's follow, and override them."""
+    from nsystui.questions.triage.thresholds import Thresholds, meanings
+
+    names = [name for name, *_ in meanings()]
+    settings = []
+    for name, number in _section(key, value, "gap_ms = 5").items():
+        if name not in names:
+            raise UsageError(_unknown(name, names, f"[{key}] has no"))
+        if type(number) not in (int, float):
+            raise UsageError(f"{name} is {_worded(number)}; write {name} = 5")
+        settings.append(f"{name}={number}")
+        Thresholds().changed(settings[-1:])  # raises UsageError
+    return settings
+
+
+_KEYS: Mapping[str, tuple[Callable[[str, Any], Any], str]] = {
+    "cache-dir": (partial(_of_type, str, '"$SCRATCH/nsystui-cache"'), ""),
+    "cache-limit": (_size, ""),
+    "jobs": (_jobs, ""),
+    "memory-limit": (_size, ""),
+    "clock": (partial(_one_of, CLOCKS), "clock"),
+    "step-range": (_pattern, "step_range"),
+    "theme": (partial(_one_of, THEMES), "theme"),
+    **{key: (partial(_of_type, bool, "true, or false"), key) for key in ("ascii", "color", "mouse")},
+    "families": (_families, ""),
+    "triage": (_thresholds, "set"),
 }
+"""The reader of each key, and the option whose default it sets (empty for `Config`'s own fields)."""
 
 
 def keys() -> tuple[str, ...]:
@@ -250,7 +236,7 @@ def keys() -> tuple[str, ...]:
     return tuple(_KEYS)
 
 
-def _unknown(key: str, names: Mapping[str, _Key] | Sequence[str], problem: str = "there is no") -> str:
+def _unknown(key: str, names: Iterable[str], problem: str = "there is no") -> str:
     return f"{problem} key {key!r}: {meant(key, names, 'there are ' + ', '.join(names))}"
 
 

@@ -1,7 +1,4 @@
-"""``nsystui help``: the documentation, the manual page, and completion for shells.
-
-argcomplete and argparse-manpage make the last two from the parsers of the commands.
-"""
+"""``nsystui help``: the documentation; and completion for shells, made by argcomplete from the parsers of commands."""
 
 from __future__ import annotations
 
@@ -14,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 
-from nsystui.base.errors import NsystuiError, UsageError, meant
+from nsystui.base.errors import UsageError, meant
 from nsystui.base.terminal import no_color, original_environ, size, wants_ascii
 from nsystui.base.text import ascii_glyphs
-from nsystui.base.version import __version__
 from nsystui.commands import FILE_NAMES, commands, is_command
 from nsystui.commands.request import Request
 from nsystui.output.files import print_lines
@@ -162,7 +158,6 @@ def completed_parser(
     if not words or words[0] == "--print-completion":
         parser.add_argument("--version", action="store_true", help="print the version")
         parser.add_argument("--print-completion", choices=SHELLS, help="print the completion of a shell")
-        parser.add_argument("--print-man", action="store_true", help="print the manual page")
     return parser, int(is_named)
 
 
@@ -212,32 +207,3 @@ def _recorded() -> Mapping[str, Sequence[str]]:
 def _in_list(prefix: str, words: _Words) -> _Words:
     start = prefix[: prefix.rfind(",") + 1]
     return {start + word: line for word, line in words.items()}
-
-
-def manual(make: Callable[..., argparse.ArgumentParser], top: argparse.ArgumentParser) -> str:
-    """Return the manual page in roff; ``make`` is `cli.command_parser`, ``top`` the parser of the program's help."""
-    try:
-        from argparse_manpage.manpage import Manpage
-    except ImportError:
-        raise NsystuiError("--print-man needs argparse-manpage: pip install 'nsystui[man]'") from None
-
-    sections = re.split(r"^(\w[\w ]*):\n", top.epilog or "", flags=re.MULTILINE)[1:]
-    top.epilog = None
-    top.description = (top.description or "").partition("\n")[0]
-    subparsers = top.add_subparsers(title="commands")
-    for name, line in commands().items():
-        parser = make(name, lambda name=name, line=line, **settings: subparsers.add_parser(name, help=line, **settings))
-        parser.description, parser.epilog = f"{parser.description}\n\n{parser.epilog}", None
-    about = {"project_name": "nsystui", "version": __version__, "manual_title": "User Commands"}
-    page = Manpage(top, about, format="single-commands-section")
-    page.description = "explore Nsight Systems exports in the terminal"
-    page.add_section("synopsis", "=", _escaped(re.sub("^ *", "  ", top.usage or "", flags=re.MULTILINE)))
-    for title, text in zip(sections[::2], sections[1::2], strict=True):
-        page.add_section(title, "=", _escaped(text))
-    # roff takes a line that begins with a dot or an apostrophe for a macro; Manpage's macros have capitals.
-    lines = re.sub(r"^(?=['.](?![A-Z]))", r"\\&", str(page), flags=re.MULTILINE)
-    return ascii_glyphs(lines.replace("…", "..."))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\e").replace("-", "\\-")

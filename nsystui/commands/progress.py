@@ -7,24 +7,24 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from nsystui.base.errors import ExportError, NsystuiError
+from nsystui.base.terminal import size
 from nsystui.base.text import safe_text
 from nsystui.questions.job.opening import Listener
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Drawing
-
     from nsystui.store.packing import Progress
     from nsystui.store.report import Report
     from nsystui.store.session import Computation
 
 _PATIENCE = 0.5
-"""Seconds before the first drawing: a quick command must not import rich."""
+"""Seconds before the first drawing."""
 _SECONDS_BETWEEN = 0.2
+_BAR = 20  # cells
 _SILENCE = 1.0
 """Seconds without drawing after which the line shows the current computation."""
 
@@ -38,6 +38,7 @@ class ProgressLine:
     head = ""
     _current = ""
     _shown = ""
+    _is_drawn = False
 
     def __init__(self, total: int | None = None) -> None:
         self._total = total
@@ -45,7 +46,6 @@ class ProgressLine:
         self._first = self._due = time.monotonic() + _PATIENCE
         self._drawn = time.monotonic()
         self._waiting: list[str] = []
-        self._drawing: Drawing | None = None
         self._lock = threading.RLock()
 
     def __enter__(self) -> Self:
@@ -60,13 +60,12 @@ class ProgressLine:
             now = time.monotonic()
             if not self._is_terminal or now < (self._first if is_new else self._due):
                 return
-            self._due, self._drawn = now + _SECONDS_BETWEEN, now
-            if self._drawing is None:
-                self._drawing = _drawing(self._total)
-                self._drawing.start()
-            (task,) = self._drawing.task_ids
-            self._drawing.update(task, description=safe_text(self.head + describe(), ascii=True), completed=done)
-            self._drawing.refresh()
+            self._due, self._drawn, self._is_drawn = now + _SECONDS_BETWEEN, now, True
+            share = min(done / self._total, 1.0) if self._total else 0.0
+            bar = f"[{'#' * int(share * _BAR):{_BAR}}] {share:4.0%} " if self._total else ""
+            # In ASCII, and shorter than a line, which would wrap. The cursor stays visible: a killed program could not
+            # show it again.
+            self._write((bar + safe_text(self.head + describe(), ascii=True))[: size(2)[0] - 1])
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
@@ -112,39 +111,14 @@ class ProgressLine:
     def clear(self) -> None:
         with self._lock:
             self._shown = ""
-            if self._drawing is not None:
-                self._drawing.stop()
-                self._drawing = None
+            if self._is_drawn:
+                self._is_drawn = False
+                self._write("")
 
-
-def _drawing(total: int | None) -> Drawing:
-    """Return a display of one task that draws only on request, in the requesting thread."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn
-    from rich.table import Column
-
-    class CursorStays(Console):
-        """A console that never hides the cursor, because a killed program cannot show it again."""
-
-        def show_cursor(self, show: bool = True) -> bool:
-            return False
-
-    columns: list[ProgressColumn] = []
-    if total:
-        columns = [BarColumn(20), TaskProgressColumn()]
-    one_line = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-    columns.append(TextColumn("{task.description}", markup=False, table_column=one_line))
-    drawing = Progress(
-        *columns,
-        console=CursorStays(file=sys.stderr),
-        auto_refresh=False,
-        transient=True,
-        expand=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    )
-    drawing.add_task("", total=total)
-    return drawing
+    def _write(self, text: str) -> None:
+        with suppress(OSError):  # the terminal is gone
+            sys.stderr.write(f"\r{text}\x1b[K")
+            sys.stderr.flush()
 
 
 class OpeningProgress(Listener):

@@ -1,4 +1,4 @@
-"""A report as a self-contained HTML page: no requests, and only the script below.
+"""A report as a self-contained HTML page: no requests, and only the script ``report.js``.
 
 It follows the dark or light theme, prints, sorts tables by click or Enter, and unfolds details. Numbers look as in the
 commands' tables. All foreign text is made safe and escaped.
@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import compress
+from pathlib import Path
 
 from nsystui.base.answer import FILES_ONLY, Column, Unit, Value
 from nsystui.base.drawing import COLOURS, Drawing
@@ -24,32 +25,6 @@ from nsystui.questions.report.report import JobPage, ReportTable, Section, Told
 
 _CELLS = 132
 """Characters per table line: less important columns are hidden, as on a screen."""
-
-_SCRIPT = """
-const number = text => { const digits = text.replace(/[^0-9.eE+-]/g, ''); return digits ? parseFloat(digits) : NaN; };
-for (const button of document.querySelectorAll('th button')) button.addEventListener('click', () => {
-  const head = button.closest('th'), table = head.closest('table'), body = table.tBodies[0];
-  const place = head.cellIndex, isNumber = head.classList.contains('n');
-  const before = head.getAttribute('aria-sort');
-  const down = before ? before === 'ascending' : isNumber;
-  for (const other of table.querySelectorAll('th')) other.removeAttribute('aria-sort');
-  head.setAttribute('aria-sort', down ? 'descending' : 'ascending');
-  const rows = [...body.rows].map(row => [row.cells[place].textContent, row]);
-  rows.sort(([a], [b]) => {
-    if (!isNumber) return (down ? -1 : 1) * a.localeCompare(b, 'en', {numeric: true});
-    const x = number(a), y = number(b);
-    if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y);
-    return down ? y - x : x - y;
-  });
-  body.append(...rows.map(([, row]) => row));
-});
-let closed = [];
-addEventListener('beforeprint', () => {
-  closed = [...document.querySelectorAll('details:not([open])')];
-  for (const one of closed) one.open = true;
-});
-addEventListener('afterprint', () => { for (const one of closed) one.open = false; });
-"""
 
 
 def page(report: JobPage) -> str:
@@ -64,7 +39,8 @@ def page(report: JobPage) -> str:
         "from the network: it can be kept and sent as it is.</footer>",
     ]
     body = "\n".join(parts)
-    digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
+    script = "\n" + Path(__file__).with_name("report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
     policy += f"; script-src 'sha256-{digest}'"
     return f"""<!doctype html>
@@ -77,7 +53,7 @@ def page(report: JobPage) -> str:
 <meta name="referrer" content="no-referrer">
 <link rel="icon" href="data:,">
 <title>{_text(report.title)} · nsystui report</title>
-<style>{_STYLE}{style()}</style>
+<style>{_style()}{style()}</style>
 </head>
 <body>
 <a class="skip" href="#main">to the report</a>
@@ -85,7 +61,7 @@ def page(report: JobPage) -> str:
 <main id="main">
 {body}
 </main>
-<script>{_SCRIPT}</script>
+<script>{script}</script>
 </body>
 </html>
 """
@@ -244,97 +220,22 @@ _WORDED = re.compile(r"\s*(?:[-+<]?[0-9][0-9,. ]*(?: ?[^\s0-9]+)?|–)\s*")
 # -- the style --------------------------------------------------------------------------------------------------------
 
 
+_GREYS = (
+    {"soft": "#9aa1ad", "line": "#2c3038", "card": "#1d2027", "accent": "#62a8ff"},
+    {"soft": "#5b6470", "line": "#dfe3e8", "card": "#f6f7f9", "accent": "#0b4a99"},
+)
+"""The page's own colours: dark, light."""
+
+
+def _style() -> str:
+    """Return the style sheet: the colours of both themes as variables, then ``report.css``."""
+    dark, light = map(_theme, (0, 1))
+    css = Path(__file__).with_name("report.css").read_text(encoding="utf-8").replace("FONT", FONT)
+    return f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n{css.rstrip()}"
+
+
 def _theme(theme: int) -> str:
     """Return a theme's CSS variables: 0 is dark, 1 is light."""
-    ink, paper = INK[theme], PAPER[theme]
-    soft, line, card = (("#9aa1ad", "#2c3038", "#1d2027"), ("#5b6470", "#dfe3e8", "#f6f7f9"))[theme]
-    accent = ("#62a8ff", "#0b4a99")[theme]
-    severities = [
-        f"--{name}:{(colour.dark, colour.light)[theme]}"
-        for name, colour in COLOURS.items()
-        if name in ("error", "warning", "better", "worse")
-    ]
-    return ";".join(
-        [f"--ink:{ink};--paper:{paper};--soft:{soft};--line:{line};--card:{card};--accent:{accent}", *severities]
-    )
-
-
-_STYLE = f"""
-:root{{{_theme(1)}}}
-@media screen and (prefers-color-scheme:dark){{:root{{{_theme(0)}}}}}
-*{{box-sizing:border-box}}
-html{{-webkit-text-size-adjust:100%}}
-body{{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 {FONT};
-display:grid;grid-template-columns:minmax(0,1fr);justify-content:center}}
-main{{padding:24px 20px 60px;max-width:1040px;width:100%;margin:0 auto}}
-nav{{padding:12px 20px 0}}
-nav ul{{list-style:none;margin:0;padding:0;display:flex;flex-wrap:wrap;gap:2px 14px;font-size:13px}}
-a{{color:var(--accent)}}nav a{{color:var(--soft);text-decoration:none}}nav a:hover,nav a:focus{{color:var(--accent)}}
-.skip{{position:absolute;left:-999px}}.skip:focus{{left:8px;top:8px;background:var(--paper);padding:4px 8px}}
-:focus-visible{{outline:2px solid var(--accent);outline-offset:2px;border-radius:3px}}
-h1{{font-size:26px;line-height:1.2;margin:0 0 6px;overflow-wrap:anywhere;unicode-bidi:isolate}}
-h2{{font-size:19px;margin:44px 0 10px;padding-bottom:6px;border-bottom:1px solid var(--line);scroll-margin-top:10px}}
-h2 small{{font-weight:400;font-size:13px;color:var(--soft);margin-left:8px}}
-h3{{font-size:15px;margin:0 0 4px;display:flex;flex-wrap:wrap;gap:4px 10px;align-items:baseline}}
-p{{margin:0 0 6px;overflow-wrap:anywhere}}
-.facts{{list-style:none;margin:0 0 20px;padding:0;display:flex;flex-wrap:wrap;gap:4px 6px;font-size:13px}}
-.facts li{{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:1px 9px}}
-.verdict{{font-size:19px;line-height:1.4;font-weight:600;margin-bottom:14px}}
-.alert{{border-left:4px solid var(--warning);padding:2px 10px;background:var(--card)}}
-.account,.note,.notes,.method{{font-size:13px;color:var(--soft)}}
-.account{{margin-top:6px}}.notes{{margin:8px 0;padding-left:18px}}
-.method{{white-space:pre-wrap;font-family:ui-monospace,"Liberation Mono",Menlo,monospace;font-size:12px;
-line-height:1.45}}
-code{{font:12.5px ui-monospace,"Liberation Mono",Menlo,monospace;background:var(--card);border-radius:4px;padding:0 4px;
-overflow-wrap:anywhere;unicode-bidi:isolate;color:var(--ink)}}
-.finding{{border:1px solid var(--line);border-left:4px solid var(--soft);border-radius:6px;padding:10px 14px;
-margin:0 0 10px;background:var(--card)}}
-.finding code{{background:var(--paper)}}
-.finding.error{{border-left-color:var(--error)}}.finding.warning{{border-left-color:var(--warning)}}
-.finding.under{{margin-left:24px}}
-.badge{{font-size:11px;letter-spacing:.04em;text-transform:uppercase;font-weight:600;color:var(--soft);align-self:center}}
-.error .badge{{color:var(--error)}}.warning .badge{{color:var(--warning)}}
-.kind{{font-size:12px;text-transform:uppercase;letter-spacing:.04em}}
-.new .kind,.finding.worse .kind{{color:var(--worse)}}.finding.better .kind,.gone .kind{{color:var(--better)}}
-.cost{{margin-left:auto;font-weight:400;font-variant-numeric:tabular-nums;white-space:nowrap}}
-.was{{font-weight:400;font-size:13px;color:var(--soft)}}
-.meter{{display:inline-block;width:90px;height:8px;margin-left:8px;border-radius:4px;background:var(--line);overflow:hidden}}
-.meter i{{display:block;height:100%;background:var(--soft)}}
-.error .meter i{{background:var(--error)}}.warning .meter i{{background:var(--warning)}}
-details{{margin:6px 0}}summary{{cursor:pointer;font-size:13px;color:var(--accent)}}
-figure{{margin:12px 0 16px}}figcaption,caption{{text-align:left;font-size:13px;font-weight:600;padding:4px 0 6px}}
-.wide{{overflow-x:auto}}
-.wide svg{{display:block;width:100%;min-width:800px;height:auto}}
-table{{border-collapse:collapse;font-size:12.5px;line-height:1.4;margin:8px 0 4px;font-variant-numeric:tabular-nums}}
-th,td{{padding:3px 10px 3px 0;text-align:left;vertical-align:top;unicode-bidi:isolate}}
-td{{border-top:1px solid var(--line);overflow-wrap:anywhere;min-width:5ch;white-space:pre-wrap}}
-td:not(.n){{max-width:60ch;min-width:9ch}}
-th.n,td.n{{text-align:right;white-space:pre;padding-right:12px}}
-td.n[style]{{background:linear-gradient(90deg,color-mix(in srgb,var(--accent) 22%,transparent) var(--w),transparent 0)}}
-th{{vertical-align:bottom;font-weight:600;white-space:nowrap}}
-th button{{all:unset;cursor:pointer;color:var(--soft)}}th button:hover{{color:var(--accent)}}
-th button:focus-visible{{outline:2px solid var(--accent);outline-offset:2px}}
-th[aria-sort] button{{color:var(--ink)}}
-th[aria-sort=descending] button::after{{content:" \\25BE"}}th[aria-sort=ascending] button::after{{content:" \\25B4"}}
-tbody tr:hover td{{background-color:var(--card)}}
-footer{{margin-top:48px;font-size:12px;color:var(--soft)}}
-@media(min-width:1240px){{
-body{{grid-template-columns:190px minmax(0,1040px);gap:0 20px}}
-nav{{position:sticky;top:0;align-self:start;padding:30px 0 0 20px}}nav ul{{display:block}}nav li{{margin:0 0 7px}}
-main{{margin:0}}}}
-@media screen and (max-width:720px){{td:not(.n){{min-width:14ch}}
-th:first-child,td:first-child{{position:sticky;left:0;background:var(--paper);max-width:45vw}}
-.finding th:first-child,.finding td:first-child{{background:var(--card)}}
-.finding.under{{margin-left:10px}}main{{padding:16px 12px 40px}}}}
-@media print{{
-@page{{margin:10mm}}body{{display:block;font-size:8pt;line-height:1.25}}main{{max-width:none;padding:0}}
-nav,.skip,article summary,details:has(.method){{display:none}}
-*{{-webkit-print-color-adjust:exact;print-color-adjust:exact}}h1{{font-size:18pt}}h2,.verdict{{font-size:12pt}}
-h2{{margin:8pt 0 3pt;padding-bottom:2pt}}h3{{font-size:9.5pt}}p,.notes,figure{{margin:2pt 0}}
-.finding{{padding:5pt 8pt;margin:0 0 5pt}}figcaption,caption{{font-size:7.5pt;padding:2pt 0}}
-.account,.note,.notes,.facts,.was,h2 small{{font-size:7pt}}code{{font-size:inherit}}.wide{{overflow:visible}}
-.wide svg{{min-width:0}}table{{font-size:6.5pt;line-height:1.15;margin:2pt 0}}td:not(.n){{min-width:4ch}}
-th,th.n{{white-space:normal}}th,td,th.n,td.n{{padding:.3pt 5pt .3pt 0}}tr,figure{{break-inside:avoid}}
-thead{{display:table-header-group}}h2,h3,caption,thead{{break-after:avoid}}tbody tr:nth-child(2){{break-before:avoid}}
-details::details-content{{content-visibility:visible;block-size:auto}}}}
-""".strip()
+    marks = {name: (COLOURS[name].dark, COLOURS[name].light)[theme] for name in ("error", "warning", "better", "worse")}
+    colours = {"ink": INK[theme], "paper": PAPER[theme], **_GREYS[theme], **marks}
+    return ";".join(f"--{name}:{colour}" for name, colour in colours.items())

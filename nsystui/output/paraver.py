@@ -18,8 +18,11 @@ import heapq
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from itertools import chain, count, groupby
 from operator import itemgetter
+from pathlib import Path
+from string import Template
 from typing import Any, BinaryIO
 
 from nsystui.base.selection import Task
@@ -235,7 +238,6 @@ def _record(prefix: str, time: int, pairs: Iterable[tuple[int, int]]) -> str:
     return f"2:{prefix}:{time}" + "".join(f":{number}:{value}" for number, value in pairs) + "\n"
 
 
-_RULE = "#" * 80
 _LEVELS = ("cpu", "appl", "task", "thread", "node", "system", "workload")
 _FILTERS = (
     "from_obj, All", "to_obj, All", "tag_msg, All", "size_msg, All", "bw_msg, All", "evt_type, =", "evt_value, All",
@@ -289,87 +291,28 @@ def _view(windows: Sequence[_Window], histograms: Sequence[tuple[str, str, int |
     for number, window in enumerate(windows, 1):
         parts.append(_window_text(number, *window, is_open=number == 1 and not histograms))
     for number, (name, statistic, columns) in enumerate(histograms, 1):
-        parts.append(_histogram_text(number, name, statistic, columns))
+        shown = {"window": number, "name": name, "statistic": statistic, "is_scaled": columns is None}
+        parts.append("\n" + _template("histogram").substitute(shown, columns=columns or 1, largest=_MAX_FLOAT))
     return "".join(parts)
 
 
 def _window_text(number: int, name: str, function: str, lines: Sequence[str], is_open: bool) -> str:
     functions = dict.fromkeys(_LEVELS, "Adding") | {"cpu": "Active Thd", "thread": function}
-    selected = [f"{level}, {level_function}" for level, level_function in functions.items()] + list(_FILTERS)
-    return f"""
-{_RULE}
-< NEW DISPLAYING WINDOW {name} >
-{_RULE}
-window_name {name}
-window_type single
-window_id {number}
-window_position_x 100
-window_position_y 100
-window_width 600
-window_height 150
-window_comm_lines_enabled false
-window_flags_enabled false
-window_noncolor_mode true
-window_color_mode {"window_in_code_mode" if function != "State Record Dur." else "window_in_null_gradient_mode"}
-window_logical_filtered true
-window_physical_filtered false
-window_comm_fromto true
-window_comm_tagsize true
-window_comm_typeval true
-window_units Microseconds
-window_maximum_y 100.0
-window_minimum_y 0.0
-window_compute_y_max true
-window_level thread
-window_scale_relative 1.000000000000
-window_end_time_relative 1.000000000000
-window_object appl {{ 1, {{ All }} }}
-window_begin_time_relative 0.000000000000
-window_open {"true" if is_open else "false"}
-window_drawmode draw_maximum
-window_drawmode_rows draw_maximum
-window_pixel_size 1
-window_labels_to_draw 1
-window_selected_functions {_braced(selected)}
-window_compose_functions {_braced([f"{level}, As Is" for level in _COMPOSED])}
-""" + "".join(f"{line}\n" for line in lines)
+    text = _template("window").substitute(
+        name=name,
+        number=number,
+        colours="null_gradient" if function == "State Record Dur." else "code",
+        is_open=str(is_open).lower(),
+        functions=_braced([*(f"{level}, {words}" for level, words in functions.items()), *_FILTERS]),
+        composed=_braced([f"{level}, As Is" for level in _COMPOSED]),
+    )
+    return "\n" + text + "".join(f"{line}\n" for line in lines)
+
+
+@cache
+def _template(name: str) -> Template:
+    return Template(Path(__file__).with_name(f"paraver_{name}.cfg").read_text(encoding="utf-8"))
 
 
 def _braced(items: Sequence[str]) -> str:
     return f"{{ {len(items)}, {{ {', '.join(f'{{{item}}}' for item in items)} }} }}"
-
-
-def _histogram_text(window: int, name: str, statistic: str, columns: int | None) -> str:
-    return f"""
-< NEW ANALYZER2D >
-Analyzer2D.Name: {name}
-Analyzer2D.X: 150
-Analyzer2D.Y: 150
-Analyzer2D.Width: 600
-Analyzer2D.Height: 300
-Analyzer2D.ControlWindow: {window}
-Analyzer2D.DataWindow: {window}
-Analyzer2D.Accumulator: Semantic
-Analyzer2D.Statistic: {statistic}
-Analyzer2D.CalculateAll: True
-Analyzer2D.HideCols: False
-Analyzer2D.HorizVert: Horizontal
-Analyzer2D.Color: True
-Analyzer2D.SemanticColor: False
-Analyzer2D.Zoom: Enabled
-Analyzer2D.SortCols: False
-Analyzer2D.SortCriteria: Average
-Analyzer2D.Parameters: 4 -{_MAX_FLOAT} {_MAX_FLOAT} -{_MAX_FLOAT} {_MAX_FLOAT}
-Analyzer2D.AnalysisLimits: Alltrace
-Analyzer2D.ComputeYScale: {"True" if columns is None else "False"}
-Analyzer2D.Minimum: 0.000000000000
-Analyzer2D.Maximum: {columns or 1}.000000000000
-Analyzer2D.Delta: 1.000000000000
-Analyzer2D.ComputeGradient: True
-Analyzer2D.MinimumGradient: 0.000000000000
-Analyzer2D.MaximumGradient: 1.000000000000
-Analyzer2D.PixelSize: 1
-Analyzer2D.ColorMode: window_in_null_gradient_mode
-Analyzer2D.ShowOnlyTotals: False
-Analyzer2D.ShortHeaderLabels: False
-"""

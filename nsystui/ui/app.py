@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,10 +28,9 @@ from nsystui.base.text import safe_text
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.queries.question import SCREENS, View
 from nsystui.ui import keys
-from nsystui.ui.ascii import AsciiFilter
 from nsystui.ui.history import History, HistoryStep
 from nsystui.ui.loading import KeptOverview, KernelsSeen, Loading, LoadingListener, LogLoading, LogState, kept_overview
-from nsystui.ui.page import OwnPage, register_themes
+from nsystui.ui.page import AsciiFilter, OwnPage, register_themes
 from nsystui.ui.screens import screen_of, views_on
 from nsystui.ui.widgets.frame import UPDATE_INTERVAL, progress_bar
 from nsystui.ui.widgets.repainting import in_background, in_own_task
@@ -331,9 +331,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     def _show_screens(self, screens: Sequence[Screen[Any]]) -> None:
         shown = list(self.screen_stack)
-        shared = 0
-        while shared < min(len(shown), len(screens)) and shown[shared] is screens[shared]:
-            shared += 1
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(shown, screens, strict=False)))
         for _ in shown[shared:]:
             self.pop_screen()
         for screen in screens[shared:]:
@@ -547,7 +545,6 @@ class NsystuiApp(App[int], LoadingListener):
         return f"loading {ready} of {len(self.files)}  {progress_bar(rows / total)}  {rows:,} rows"
 
     def update_status(self) -> None:
-        """Show the progress on the current screen."""
         self._call_screen("show_status", self.status)
 
     def update_screen(self) -> None:

@@ -1,4 +1,4 @@
-"""Themes, and the page behind all text: the terminal's background, unless the user chooses a theme."""
+"""Themes; the page behind all text: the terminal's background, unless the user chooses a theme; and ASCII."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES
 
 from nsystui.base.drawing import COLOURS
+from nsystui.base.text import ascii_glyphs
 
 _GREY = "#8a8b8c"
 """Text and page if the page may be dark or light: any mixture of the two is the same grey."""
@@ -71,7 +72,6 @@ class OwnPage(LineFilter):
     """Leaves the page unpainted, and the text if the page is unknown."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Remove the colours that mean the terminal's default colours."""
         return [Segment(text, style and _unpainted(style), control) for text, style, control in segments]
 
 
@@ -79,3 +79,23 @@ class OwnPage(LineFilter):
 def _unpainted(style: Style) -> Style:
     style = style + _DEFAULT_PAGE if style.bgcolor in _PAGES else style
     return style + _DEFAULT_TEXT if style.color in _TEXTS else style
+
+
+def draws_in_ascii(app: App[Any]) -> bool:
+    """Return whether an application draws in ASCII."""
+    return any(isinstance(line_filter, AsciiFilter) for line_filter in app._filters)
+
+
+def key_name(shown: str, app: App[Any]) -> str:
+    """Return how to show a key: in ASCII, ``⏎`` would become ``>``, which is another key."""
+    return "enter" if draws_in_ascii(app) and shown == "⏎" else shown
+
+
+class AsciiFilter(LineFilter):
+    """Replaces each glyph by ASCII text of the same width, for terminals and locales without UTF-8."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            segment if segment.text.isascii() else Segment(ascii_glyphs(segment.text), segment.style, segment.control)
+            for segment in segments
+        ]

@@ -1,4 +1,4 @@
-"""Completion in each shell and the manual page, made from the parsers; and the examples of every help."""
+"""Completion in each shell, made from the parsers; and the examples of every help."""
 
 import os
 import re
@@ -171,35 +171,6 @@ def test_a_tab_imports_nothing_heavy(words, tmp_path):
 def test_the_script_is_one_that_the_shell_reads(script, shell):
     done = subprocess.run([needed(shell), "-n", str(script(shell))], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.campaign
-def test_the_manual_page_has_every_command_and_option(capsys):
-    page = printed(capsys, "--print-man").replace("\\-", "-")
-    sections = dict(re.findall(r"^\.SS \\fBnsystui ([a-z-]+)\\fR$(.*?)(?=^\.S[SH])", page, re.MULTILINE | re.DOTALL))
-    assert sections.keys() == set(EVERY)
-    for name, section in sections.items():
-        for action in command_parser(name)._actions:
-            if action.help != "==SUPPRESS==" and "--help" not in action.option_strings:
-                assert all(f"\\fB{spelling}\\fR" in section for spelling in action.option_strings)
-        assert "examples:" in section
-    assert [line for line in page.splitlines() if line.startswith(".TH")] == page.splitlines()[:1]
-    assert page.isascii()
-
-
-@pytest.mark.campaign
-def test_roff_finds_nothing_wrong_with_the_manual_page(capsys):
-    program = needed("groff")
-    page = printed(capsys, "--print-man")
-    done = subprocess.run([program, "-man", "-ww", "-Tascii"], input=page, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    plain = re.sub(".\b|\x1b\\[[0-9;]*m", "", done.stdout)
-    assert {"SYNOPSIS", "EXAMPLES", "ENVIRONMENT", "EXIT STATUS"} <= set(plain.splitlines())
-
-
-def test_without_the_library_the_manual_page_names_what_to_install(refused, monkeypatch):
-    monkeypatch.setitem(sys.modules, "argparse_manpage.manpage", None)
-    assert refused("--print-man") == "nsystui: --print-man needs argparse-manpage: pip install 'nsystui[man]'\n"
 
 
 def examples(text):

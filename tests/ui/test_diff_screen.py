@@ -18,7 +18,7 @@ from nsystui.questions.job.opening import JobSource
 from nsystui.questions.recipes import recipe_named
 from nsystui.ui.app import Look
 from nsystui.ui.diff_app import DiffApp
-from nsystui.ui.pictures.diff import change_styles, summary_styles, with_bars
+from nsystui.ui.screens.diff import change_styles, summary_styles, with_bars
 
 
 @pytest.fixture(scope="session")

@@ -26,11 +26,8 @@ _HIDDEN_FACTS = frozenset({"name", "short_name", "mangled_name", "versioned_name
 }
 _POSITION_WORDS = {"rank": "rank", "device": "device", "stream": "stream", "tid": "thread", "pid": "process"}
 _EVENT_FIELDS = {
-    "grid": "grid_x",
-    "block": "block_x",
-    "registers": "registers_per_thread",
-    "shared_memory": "dynamic_shared_memory",
-}
+    "grid": "grid_x", "block": "block_x", "registers": "registers_per_thread", "shared_memory": "dynamic_shared_memory",
+}  # fmt: skip
 """The event field that holds the same fact, by table column."""
 
 

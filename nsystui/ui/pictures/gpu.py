@@ -181,8 +181,9 @@ def gpu_picture(job: OpenJob, selection: Selection, request: GpuPictureRequest) 
     )
     steps = _steps(job, busy, window)
     shown_sources = _shown(sources, request.metrics, request.lines - bool(steps) - _LOW_ROWS * len(busy.devices))
-    gpus = _gpus(job, selection, busy, window, request.columns, shown_sources)
-    hosts = _hosts(job, selection, window, request.columns) if request.metrics == NETWORK else ()
+    bins = _bins_in(window, request.columns)
+    gpus = _gpus(job, selection, busy, window, bins, shown_sources)
+    hosts = _hosts(job, selection, window, bins) if request.metrics == NETWORK else ()
     gpus += hosts
     lines = request.lines - bool(steps) - len(hosts)
     heights = _heights(gpus, lines)
@@ -237,19 +238,17 @@ def _shown(sources: list[MetricSource], choice: str, lines: int) -> list[MetricS
 # -- the numbers ------------------------------------------------------------------------------------------------------
 
 
+def _bins_in(window: Window, columns: int) -> int:
+    """Return the number of bins: never shorter than 1 ns, the chart repeats blocks instead; 0 without time."""
+    return max(0, min(columns, window.end - window.start))
+
+
 def _gpus(
-    job: OpenJob,
-    selection: Selection,
-    busy: BusyIntervals,
-    window: Window,
-    columns: int,
-    sources: Sequence[MetricSource],
+    job: OpenJob, selection: Selection, busy: BusyIntervals, window: Window, bins: int, sources: Sequence[MetricSource]
 ) -> tuple[GpuLanes, ...]:
     """Return the devices by rank, then GPUs without work."""
-    length = window.end - window.start
-    if length <= 0:
+    if not bins:
         return ()
-    bins = min(columns, length)  # never bins shorter than 1 ns: the chart repeats blocks instead
     metrics = _metrics(metric_lanes(job.session, selection, window, bins, sources) if sources else [])
     several = any(len(item.device.task.devices) > 1 for item in busy.devices)
     gpus, gpus_with_work = [], set()
@@ -269,15 +268,13 @@ def _gpus(
     return tuple(gpus)
 
 
-def _hosts(job: OpenJob, selection: Selection, window: Window, columns: int) -> tuple[GpuLanes, ...]:
+def _hosts(job: OpenJob, selection: Selection, window: Window, bins: int) -> tuple[GpuLanes, ...]:
     """Return each host's network: times of slow collectives; bytes sent and received, and waits, of each adapter.
 
     Switches belong to no host. Rates, and waits, are shares of the largest in view.
     """
-    length = window.end - window.start
-    if length <= 0:
+    if not bins:
         return ()
-    bins = min(columns, length)
     by_host = grouped(((adapter.link == SWITCH, adapter.host), adapter) for adapter in adapters(job, selection)[0])
     lanes_by_host = {host: list(_adapter_lanes(host_adapters, window, bins)) for host, host_adapters in by_host.items()}
     tops: dict[str, float] = {}
@@ -290,7 +287,7 @@ def _hosts(job: OpenJob, selection: Selection, window: Window, columns: int) -> 
             for label, values, value, unit in lanes
         ]
         if host in slow and not is_switch:
-            share = covered_per_bin(slow[host], window.start, window.end, bins) * (bins / length)
+            share = covered_per_bin(slow[host], window.start, window.end, bins) * (bins / (window.end - window.start))
             metrics.insert(0, Metric("slow NCCL", tuple(share.tolist()), 100 * float(share.mean()), category="nccl"))
         title = "switches" if is_switch else safe_text(host) or "adapters"
         hosts.append(GpuLanes(None, title, {}, NOTHING, tuple(metrics), is_host=True))
@@ -413,7 +410,7 @@ def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, 
     lanes: list[Lane] = []
     for number in dict.fromkeys((rank, busy.median_rank(window))):
         rank_busy = replace(busy, devices=tuple(device for device in busy.devices if device.device.task.rank == number))
-        for gpu in _gpus(job, selection, rank_busy, window, columns, ()):
+        for gpu in _gpus(job, selection, rank_busy, window, _bins_in(window, columns), ()):
             label = gpu.title if number == rank else f"{gpu.title}, median"
             lanes += [replace(lane, label=label) for lane in _work_lanes(gpu, _occurring(busy, window), height, False)]
     return ComparedLanes(window, tuple(lanes), _steps(job, busy, window))

@@ -94,17 +94,9 @@ def overview_picture(job: OpenJob, selection: Selection, bins: int) -> OverviewP
     parts_of_devices = [device.breakdown(windows[device.device.task.task.report]) for device in busy.gpus]
     events = [table for table in canonical.TABLES if "row" in table.field_names]
     counted = [Held(table.name, table.what, job.session.count(table)) for table in events]
-    return OverviewPicture(
-        facts,
-        sum(parts_of_devices, NOTHING) if parts_of_devices else None,
-        len(busy.gpus),
-        _strips(set(windows.values()), busy, bins),
-        tasks,
-        kernels,
-        diagnostics,
-        tuple(held for held in counted if held.count),
-        job.ranks,
-    )
+    spent = sum(parts_of_devices, NOTHING) if parts_of_devices else None
+    strips, held = _strips(set(windows.values()), busy, bins), tuple(events for events in counted if events.count)
+    return OverviewPicture(facts, spent, len(busy.gpus), strips, tasks, kernels, diagnostics, held, job.ranks)
 
 
 def _tables(

@@ -184,15 +184,9 @@ _Line = list[TextPart]
 LOW, HEIGHT = 5, 6
 """Lines of the details on low and on other terminals."""
 _WORDS = {
-    "compute": "compute",
-    "nccl": "NCCL",
-    "memory": "memory",
-    "graph": "graph",
-    "nvtx": "ranges",
-    "api": "API",
-    "os": "calls",
-    "cpu": "on CPU",
-}
+    "compute": "compute", "nccl": "NCCL", "memory": "memory", "graph": "graph", "nvtx": "ranges", "api": "API",
+    "os": "calls", "cpu": "on CPU",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

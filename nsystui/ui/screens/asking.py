@@ -92,14 +92,12 @@ class AskingScreen(ThrottledScreen[None]):
         """Ask for a span of time, and show its meaning while it is typed."""
         if self.has_job():
             window = self.selection.window
-            self.prompt.ask(
-                "time",
-                f"{_seconds(window.start)}:{_seconds(window.end)}" if window else "",
-                self._with_window,
-                self.explorer.select,
-                lambda selection: window_words(selection.window) if selection.window else "all time",
-                replaced=True,
-            )
+            typed = f"{_seconds(window.start)}:{_seconds(window.end)}" if window else ""
+
+            def understood(selection: Selection) -> str:
+                return window_words(selection.window) if selection.window else "all time"
+
+            self.prompt.ask("time", typed, self._with_window, self.explorer.select, understood, replaced=True)
 
     def _ask_for(self, label: str, value: str, parse: Callable[[str], Selection]) -> None:
         self.prompt.ask(label, value, parse, self.explorer.select, replaced=True)

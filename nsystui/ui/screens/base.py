@@ -18,7 +18,7 @@ from textual.widget import Widget
 from nsystui.base.errors import NsystuiError, reason_of
 from nsystui.questions.queries.question import COMPARISON, Question, View
 from nsystui.ui import keys
-from nsystui.ui.ascii import key_name
+from nsystui.ui.page import key_name
 from nsystui.ui.pictures.selection import crumbs_of, describe
 from nsystui.ui.screens import screen_of, views_on
 from nsystui.ui.screens.exporting import ExportingScreen

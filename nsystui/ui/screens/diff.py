@@ -7,13 +7,13 @@ import re
 import shlex
 import textwrap
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from textual import events
 from textual.widget import Widget
 
-from nsystui.base.answer import Answer, Record, TableAnswer
+from nsystui.base.answer import Answer, Column, Record, Row, TableAnswer, Value, record
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, parse_numbers
 from nsystui.base.text import safe_text, shorten, spans, width_of
@@ -26,7 +26,6 @@ from nsystui.questions.kernels.summary import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui.doors import show_view
 from nsystui.ui.pictures.details import Details, row_details
-from nsystui.ui.pictures.diff import BAR, WithBars, change_styles, summary_styles, with_bars
 from nsystui.ui.screens.table import FilteredTableScreen, names_choice, rows_with
 from nsystui.ui.widgets.frame import Choice, SelectionLine
 from nsystui.ui.widgets.panels import PartLines
@@ -197,13 +196,8 @@ class DiffScreen(FilteredTableScreen):
         return {"nccl": "nccl", "memory": "memory"}.get(self.name_of_table)
 
     def choices(self) -> tuple[Choice, ...]:
-        tables = list(TABLES)
-        return (
-            Choice(
-                "view", tuple(tables), tables.index(self.name_of_table), lambda index: self._show_table(tables[index])
-            ),
-            names_choice(self._options().names, self._show_names),
-        )
+        tables = Choice.among("view", {name: name for name in TABLES}, self.name_of_table, self._show_table)
+        return tables, names_choice(self._options().names, self._show_names)
 
     def _show_table(self, name: str) -> None:
         self.name_of_table = name
@@ -335,16 +329,12 @@ def comparison_of_ranks(
     job: OpenJob, selection: Selection, first: Collection[int], second: Collection[int]
 ) -> DiffScreen:
     """Return the comparison of two groups of ranks in the selected time."""
-    base = selection.with_name(None)
-    a, b = (
-        Side(
-            job,
-            base.with_tasks(job.tasks_of_ranks(frozenset(group))),
-            f"rank{'s' if len(group) > 1 else ''} {spans(group)}",
-        )
-        for group in (first, second)
-    )
-    return DiffScreen((a, b))
+
+    def side(ranks: Collection[int]) -> Side:
+        label = f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}"
+        return Side(job, selection.with_name(None).with_tasks(job.tasks_of_ranks(frozenset(ranks))), label)
+
+    return DiffScreen((side(first), side(second)))
 
 
 def groups_of(job: OpenJob, text: str) -> tuple[frozenset[int], frozenset[int]]:
@@ -359,3 +349,65 @@ def groups_of(job: OpenJob, text: str) -> tuple[frozenset[int], frozenset[int]]:
     if a == b:
         raise UsageError("both groups have the same ranks")
     return a, b
+
+
+# -- the tables as they are drawn, with a diverging bar at each difference ---------------------------------------------
+
+BAR = Column("bar", header="Bar", label="▼ less │ more ▲", importance=2)
+_HALF = 6  # cells of a bar on each side of its middle
+
+
+@dataclass(frozen=True)
+class WithBars(TableAnswer):
+    """A comparison with bars; sorting by the bars sorts by the difference."""
+
+    plain: TableAnswer | None = None
+
+    def sorted_by(self, key: str, descending: bool) -> WithBars:
+        assert self.plain is not None
+        return with_bars(self.plain.sorted_by("difference" if key == BAR.key else key, descending))
+
+
+def with_bars(answer: TableAnswer) -> WithBars:
+    """Return the answer with a bar behind each difference, scaled to the largest difference."""
+    index = [column.key for column in answer.columns].index("difference")
+    changes = [float(value) if isinstance(value := row[index], int | float) else None for row in answer.rows]
+    largest = max((abs(change) for change in changes if change is not None), default=0.0)
+    rows: list[Row] = [
+        (*row[: index + 1], _bar(change, largest), *row[index + 1 :])
+        for row, change in zip(answer.rows, changes, strict=True)
+    ]
+    columns = (*answer.columns[: index + 1], BAR, *answer.columns[index + 1 :])
+    return WithBars(answer.name, columns, rows, answer.total, answer.notes, plain=answer)
+
+
+def _bar(change: float | None, largest: float) -> str | None:
+    if change is None:
+        return None
+    halves = round(2 * _HALF * abs(change) / largest) if largest else 0
+    full, half = divmod(halves, 2)
+    if change < 0:
+        return ("▼" + "▐" * half + "█" * full).rjust(_HALF + 1) + "│" + " " * (_HALF + 1)
+    return " " * (_HALF + 1) + "│" + ("█" * full + "▌" * half + ("▲" if change > 0 else "")).ljust(_HALF + 1)
+
+
+def change_styles(values: Record) -> dict[str, str]:
+    """Return the categories of cells that show a change: less time is better, more is worse."""
+    change = values.get("difference")
+    if not change or not isinstance(change, int | float):
+        return {}
+    category = "worse" if change > 0 else "better"
+    return {"difference": category, BAR.key: category}
+
+
+def summary_styles(summary: TableAnswer) -> dict[Value, dict[str, str]]:
+    """Return the `change_styles` of a summary's rows by measure, if a change is better or worse."""
+    styles = {}
+    for row in summary.rows:
+        values = record(summary.columns, row)
+        measure, change, is_percent = values["what"], values["difference"], values["unit"] == "%"
+        if is_percent and isinstance(change, int | float):
+            change = round(change, 1)  # as shown
+        if values["unit"] == "ns" or str(measure).strip() in ("GPU idle", "exposed NCCL"):
+            styles[measure] = change_styles({"difference": change})
+    return styles

@@ -15,12 +15,11 @@ from nsystui.base.text import counted, safe_text
 from nsystui.base.units import format_value
 from nsystui.questions.job.job import OpenJob
 from nsystui.ui.pictures import gpu as pictures
-from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.pictures.selection import describe
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.screens.table import ViewsScreen
 from nsystui.ui.widgets.frame import Choice
-from nsystui.ui.widgets.strip_chart import StripChart
+from nsystui.ui.widgets.strip_chart import StripChart, strips
 
 
 class _GroupedScreen(ViewsScreen):

@@ -30,14 +30,8 @@ class GpuMemoryScreen(GroupedViewsScreen):
     SCREEN = "GPU memory"
     BAR_CATEGORY = "memory"
     PLACES = ("gpu memory", "table", "everywhere")
-    BY = {
-        "GPU memory": (
-            ("device", {}),
-            ("allocation", {"allocations": "all"}),
-            ("at peak", {"allocations": AT_PEAK}),
-            ("never freed", {"allocations": NEVER_FREED}),
-        )
-    }
+    _LISTS = {"allocation": "all", "at peak": AT_PEAK, "never freed": NEVER_FREED}
+    BY = {"GPU memory": (("device", {}), *((words, {"allocations": which}) for words, which in _LISTS.items()))}
 
     def open_row(self) -> None:
         if "peak_time" in self.values():

@@ -255,7 +255,6 @@ class CallNodes:
         return CallNode(number, len(self.calls.below(number)))
 
     def roots(self, order: str) -> Sequence[CallNode]:
-        """Return the outermost functions, in an order."""
         return [self.node(number) for number in self._sorted(0, order)]
 
     def children(self, node: CallNode, offset: int, limit: int, order: str) -> Sequence[CallNode]:
@@ -306,15 +305,8 @@ class CallNodes:
 
 _NAMES = {"call": "name", "module": "library", "mode": "is_kernel"}
 _BY_KEY = {column.key: column for column in COLUMNS}
-TREE_COLUMNS = (
-    CALL,
-    *(_BY_KEY[key].with_importance(rank) for key, rank in _IMPORTANCE.items()),
-    HOT.with_importance(2),
-    MODULE,
-    KERNEL_MODE.with_importance(3),
-    FULL_NAME,
-    PATH,
-)
+_SHARES = (_BY_KEY[key].with_importance(rank) for key, rank in _IMPORTANCE.items())
+TREE_COLUMNS = (CALL, *_SHARES, HOT.with_importance(2), MODULE, KERNEL_MODE.with_importance(3), FULL_NAME, PATH)
 
 
 class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):

@@ -75,17 +75,9 @@ class LanesScreen(ZoomableChartScreen):
         columns = self.chart.columns_in(width)
         lines = max(1, height - _FRAME - self._detail_lines)
         self._request = timeline.TimelineRequest(
-            self.view,
-            columns,
-            lines,
-            self.chart.in_sight.start,
-            self.position.lane,
-            self.opened,
-            self._rests,
-            self._marked_names,
-            self.chart.label_width,
-            self.path_lane,
-        )
+            self.view, columns, lines, self.chart.in_sight.start, self.position.lane, self.opened, self._rests,
+            self._marked_names, self.chart.label_width, self.path_lane,
+        )  # fmt: skip
         # Without the cursor's lane: only scrolling needs a new picture.
         return (replace(self._request, lane=None),)
 

@@ -109,19 +109,10 @@ class RangeWorkScreen(EventRowsScreen):
 
 
 def _row(node: Node) -> Row:
-    is_single = node.kind is NodeKind.RANGE
-    return (
-        _label(node),
-        node.window.start if is_single or node.count == 1 else None,
-        node.ended,
-        node.total if node.ended else None,
-        node.average if node.ended else None,
-        node.self_total,
-        node.gpu_total,
-        node.gpu_median,
-        node.gpu_ops,
-        node.replayed,
-    )
+    start = node.window.start if node.kind is NodeKind.RANGE or node.count == 1 else None
+    times = (node.total, node.average) if node.ended else (None, None)
+    gpu = (node.gpu_total, node.gpu_median, node.gpu_ops, node.replayed)
+    return (_label(node), start, node.ended, *times, node.self_total, *gpu)
 
 
 class NvtxOutline(Outline[Node]):

@@ -244,7 +244,6 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         self.say("there is nothing to open here")
 
     def action_expand(self) -> None:
-        """Open the row under the cursor."""
         if self.outline is not None and len(self.outline) and self.outline.open(self.table.cursor_row):
             self.rows_changed(self.table.cursor_row)
 

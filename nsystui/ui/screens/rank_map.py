@@ -18,11 +18,10 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
 from nsystui.questions.ranks.steps import step_times
-from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import step_axis, time_axis
-from nsystui.ui.widgets.strip_chart import Lane, StripChart
+from nsystui.ui.widgets.strip_chart import Lane, StripChart, strips
 
 _DEFAULT_FIGURE = "exposed NCCL"
 """The figure that shows odd ranks: the rank that delays all other ranks has the lowest value."""
@@ -266,16 +265,15 @@ def _words(value: float, is_of_steps: bool) -> str:
 def _spread(values: Array, ranks: Sequence[RankedTask], is_of_steps: bool) -> str:
     """Return ``43.2 %``, or for several ranks ``mean 43.2 % · minimum 12.0 % rank 11 · maximum 61.0 % rank 9``."""
     unit, factor = (Unit.DURATION, 1.0) if is_of_steps else (Unit.PERCENT, 100.0)
+
+    def words(value: float) -> str:
+        return format_value(unit, factor * float(value))
+
     finite = np.flatnonzero(np.isfinite(values))
     if not len(finite):
         return "not recorded"
     if len(values) == 1:
-        return format_value(unit, factor * float(values[0]))
+        return words(values[0])
     lowest, highest = finite[values[finite].argmin()], finite[values[finite].argmax()]
-    return " · ".join(
-        (
-            f"mean {format_value(unit, factor * float(values[finite].mean()))}",
-            f"minimum {format_value(unit, factor * float(values[lowest]))} rank {ranks[lowest].rank}",
-            f"maximum {format_value(unit, factor * float(values[highest]))} rank {ranks[highest].rank}",
-        )
-    )
+    ends = f"minimum {words(values[lowest])} rank {ranks[lowest].rank} · maximum {words(values[highest])} rank"
+    return f"mean {words(values[finite].mean())} · {ends} {ranks[highest].rank}"

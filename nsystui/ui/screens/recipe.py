@@ -18,12 +18,11 @@ from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.question import Question
 from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.recipes.recipe import RecipeMap, map_table
-from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.screens.kernels import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen
 from nsystui.ui.screens.table import TableScreen, names_choice
 from nsystui.ui.widgets.frame import Choice
-from nsystui.ui.widgets.strip_chart import Lane, StripChart
+from nsystui.ui.widgets.strip_chart import Lane, StripChart, strips
 
 
 class RecipeScreen(TableScreen):

@@ -17,8 +17,8 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from nsystui.base.text import CRUMB_GAP, safe_text, shorten, width_of
-from nsystui.ui.ascii import key_name
 from nsystui.ui.keys import textual_key
+from nsystui.ui.page import key_name
 
 _Value = TypeVar("_Value")
 

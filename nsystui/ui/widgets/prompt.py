@@ -81,7 +81,6 @@ class LinePrompt(Widget):
 
     @property
     def value(self) -> str:
-        """The current text."""
         return self._input.value
 
     @value.setter
@@ -120,7 +119,6 @@ class LinePrompt(Widget):
         self.screen.set_focus(self._input)
 
     def close(self) -> None:
-        """Hide the prompt and restore the focus."""
         if self.is_open:
             self.remove_class("-open", "-failed", "-understood")
             if self._focus_before is not None and self._focus_before.is_attached:

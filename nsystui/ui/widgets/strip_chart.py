@@ -11,7 +11,8 @@ from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from nsystui.base.drawing import SHADES
+from nsystui.base.drawing import SHADES, DrawnLane, DrawnLanes, Part
+from nsystui.base.selection import Window
 from nsystui.base.text import fit, safe_text, width_of
 from nsystui.ui.widgets.plots import NO_DATA, blocks, tick_line, time_axis
 from nsystui.ui.widgets.stacks import SHADE_LEVELS, Cell, Stack, dominant, half_cells, shade_blocks, shades, stack_cells
@@ -375,3 +376,21 @@ class StillChart(StripChart, can_focus=False):
         self.display = rows >= _MIN_ROWS
         self.styles.height = rows + self.axis_lines()
         return rows if self.display and self.size.width else 0
+
+
+_CATEGORY_WORDS = {"nccl": "NCCL", "api": "API", "os": "OS, MPI", "cpu": "CPU"}
+
+
+def strips(title: str, lanes: Sequence[Lane], window: Window, numbers: Sequence[int] = ()) -> DrawnLanes:
+    """Return the lanes of a chart over ``window`` for a file; with ``numbers``, each column is a step."""
+    stacks = [lane.stack or ((lane.category or "metric", lane.bins),) for lane in lanes]
+    categories = list(dict.fromkeys(name for stack in stacks for name, _ in stack if name != "idle"))
+    drawn = []
+    for lane, stack in zip(lanes, stacks, strict=True):
+        values_by_category = {name: tuple(map(float, values)) for name, values in stack}
+        example = next(iter(values_by_category.values()), ())
+        zeros = tuple(0.0 if value == value else value for value in example)
+        values = tuple(values_by_category.get(name, zeros) for name in categories)
+        drawn.append(DrawnLane(lane.label.strip(), values, lane.value.strip()))
+    parts = tuple(Part(_CATEGORY_WORDS.get(name, name), name) for name in categories)
+    return DrawnLanes(title, window.start, window.end, parts, tuple(drawn), numbers=tuple(numbers))

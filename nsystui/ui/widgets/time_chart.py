@@ -11,14 +11,14 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
-from textual import events
+from textual import events, on
 from textual.geometry import Region
 from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
 from nsystui.base.text import fit, safe_text
-from nsystui.ui.ascii import draws_in_ascii
+from nsystui.ui.page import draws_in_ascii
 from nsystui.ui.widgets.repainting import OwnFocus
 from nsystui.ui.widgets.window import CategoryWidget, RowWindow
 
@@ -141,7 +141,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         return max(0, min(x - self._left, self.chart_width - 1))
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Point at a lane and column, and follow the mouse."""
         if event.button != 1 or not self.lane_count:
             return
         event.stop()
@@ -151,7 +150,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         self.point(None if row is None else self.lane_at(row)[0], self._pressed)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Drag from the pressed column to the mouse's column."""
         if self._pressed is not None and self.column_at(event.x) != self.cursor_column:
             event.stop()
             self.drag(self._pressed, self.column_at(event.x))
@@ -162,13 +160,12 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
             self._pressed = None
             self.release_mouse()
 
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+    @on(events.MouseScrollUp)
+    @on(events.MouseScrollDown)
+    def _wheel(self, event: events.MouseEvent) -> None:
         event.stop()
-        self.post_message(self.Wheel(1, self.column_at(event.x)))
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        event.stop()
-        self.post_message(self.Wheel(-1, self.column_at(event.x)))
+        direction = 1 if isinstance(event, events.MouseScrollUp) else -1
+        self.post_message(self.Wheel(direction, self.column_at(event.x)))
 
     @property
     def chart_width(self) -> int:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
-from textual import events
+from textual import events, on
 from textual.binding import Binding, BindingType
 from textual.geometry import Region
 from textual.message import Message
@@ -203,7 +203,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     @property
     def row_count(self) -> int:
-        """The number of rows of the answer."""
         return self._window.count
 
     @property
@@ -432,13 +431,11 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
                 self.action_select("")
             self.cursor_row = row
 
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+    @on(events.MouseScrollUp)
+    @on(events.MouseScrollDown)
+    def _wheel(self, event: events.MouseEvent) -> None:
         event.stop()
-        self._scroll(3)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        event.stop()
-        self._scroll(-3)
+        self._scroll(-3 if isinstance(event, events.MouseScrollUp) else 3)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Read and measure the visible rows, once a repaint.
