@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
-from textual.keys import format_key
 
 from nsystui.questions.queries.question import SCREENS
 
@@ -34,16 +33,28 @@ class KeyBinding:
     def verb(self) -> str:
         """The heading of the key in the help."""
         action = self.action.partition("(")[0] or self.keys
-        return next((verb for verb, actions in VERBS.items() if action in actions.split()), "Program")
+        return next((verb for verb, actions in VERBS.items() if action in actions), "Program")
 
 
 VERBS = {
-    "Move": "up,down left,right move lane page pan event same_kind go_to next_rank next_finding match other_table",
-    "Go": "mode timeline nvtx_range back enter show_finding open_event partner callers metrics behind",
-    "View": "pick choose sort zoom whole fold open_rank expand path collapse useful clock anchor kinds swap check",
-    "Select": "filter search take_window window ranks devices only_rank mark leave_startup_out selection clear",
-    "Export": "export copy_row ncu trace compare",
-    "Program": "",
+    "Move": (
+        *("up,down", "left,right", "move", "lane", "page", "pan", "event", "same_kind", "go_to", "next_rank"),
+        *("next_finding", "match", "other_table"),
+    ),
+    "Go": (
+        *("mode", "timeline", "nvtx_range", "back", "enter", "show_finding", "open_event", "partner"),
+        *("callers", "metrics", "behind"),
+    ),
+    "View": (
+        *("pick", "choose", "sort", "zoom", "whole", "fold", "open_rank", "expand", "path"),
+        *("collapse", "useful", "clock", "anchor", "kinds", "swap", "check"),
+    ),
+    "Select": (
+        *("filter", "search", "take_window", "window", "ranks", "devices", "only_rank", "mark"),
+        *("leave_startup_out", "selection", "clear"),
+    ),
+    "Export": ("export", "copy_row", "ncu", "trace", "compare"),
+    "Program": (),
 }
 """Headings of the help, with their actions, or keys without an action; all other keys are under ``Program``."""
 
@@ -72,8 +83,6 @@ TOPICS = {
 }
 """The topic of the documentation that explains a place; the default is ``screens``."""
 
-_BRACKETS, _ANGLES = "left_square_bracket|right_square_bracket", "less_than_sign,ctrl+left|greater_than_sign,ctrl+right"
-_BRACKETS_BACK, _TABS = "right_square_bracket|left_square_bracket", "tab|shift+tab"
 _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     "overview": (
         ("enter", "⏎", "", "open", "a finding's page; a rank's kernels; a kernel's launches"),
@@ -88,12 +97,14 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
     "finding": (
         ("enter", "⏎", "show_finding", "show", "go to the screen that shows this finding, at its time"),
-        (_BRACKETS_BACK, "[ ]", "next_finding(±1)", "next", "previous and next finding"),
+        ("right_square_bracket", "[ ]", "next_finding(1)", "next", "previous and next finding"),
+        ("left_square_bracket", "[", "next_finding(-1)", "", ""),
     ),
     "diff": (
         ("enter", "⏎", "", "open", "from the summary to a table; this name on its own screen, in A or in B"),
         ("x", "x", "swap", "swap", "swap A and B"),
-        (_TABS, "tab", "choose('view', ±1)", "", ""),
+        ("tab", "tab", "choose('view', 1)", "", ""),
+        ("shift+tab", "shift+tab", "choose('view', -1)", "", ""),
         ("number_sign", "#", "fold", "unfold numbers", "numbered names (layer 0, layer 1 …): steps folded, none, all"),
         ("slash", "/", "filter", "filter", "rows with these words: text, !text, /regex/; empty for all"),
         ("escape", "esc", "back", "back", "undo the last step: the filter, then the comparison"),
@@ -118,7 +129,8 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     "nccl sizes": (("enter", "⏎", "", "kernels", "the single kernels of this size; then the event"),),
     "nccl log": (
         ("enter", "⏎", "", "open", "the calls of this op or size; the ranks of a communicator or GPU"),
-        (_TABS, "tab", "choose('by', ±1)", "", ""),
+        ("tab", "tab", "choose('by', 1)", "", ""),
+        ("shift+tab", "shift+tab", "choose('by', -1)", "", ""),
         ("slash", "/", "filter", "filter", "rows with these words: text, !text, /regex/; empty for all"),
         ("escape", "esc", "back", "back", "undo the last step; stops the reading"),
         ("R", "R", "resume", "", "read the log again after a stop, or when it has grown"),
@@ -130,7 +142,8 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     "gpu": (
         ("plus,equals_sign", "+", "zoom(1)", "zoom in", "zoom in around the cursor"),
         ("minus", "-", "zoom(-1)", "out", "zoom out"),
-        (_BRACKETS, "[ ]", "pan(∓1)", "pan", "move the view by half of its width"),
+        ("left_square_bracket", "[ ]", "pan(-1)", "pan", "move the view by half of its width"),
+        ("right_square_bracket", "]", "pan(1)", "", ""),
         ("m", "m", "mark", "mark", "mark where a span begins, then where it ends; again to take the mark away"),
         ("enter", "⏎", "", "select", "select the marked span (or the cursor's column) for every screen"),
         ("M", "M", "pick('Metrics')", "metrics", "which GPU metrics have lanes, or the network"),
@@ -150,7 +163,8 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("enter", "⏎", "", "open", "open and close; on a single range with nothing inside, its event"),
         ("c", "c", "partner", "GPU work", "from a range to the GPU work launched or captured in it"),
         ("number_sign", "#", "fold", "by module", "layers apart; then modules of all layers; then each name"),
-        ("n|N", "n N", "match(±1)", "", "next and previous match of the filter"),
+        ("n", "n N", "match(1)", "", "next and previous match of the filter"),
+        ("N", "N", "match(-1)", "", ""),
         ("w", "w", "nvtx_range", "", ""),
         ("M", "M", "metrics('range')", "", "GPU metrics; the mean of each over these ranges"),
     ),
@@ -169,9 +183,11 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
     "events": (
         ("c", "c", "partner", "partner", "from an API call to its GPU work, from GPU work to its API call"),
-        (_BRACKETS, "[ ]", "same_kind(∓1)", "same kind", "previous and next event of the same kind"),
+        ("left_square_bracket", "[ ]", "same_kind(-1)", "same kind", "previous and next event of the same kind"),
+        ("right_square_bracket", "]", "same_kind(1)", "", ""),
         ("slash", "/", "search", "search", "search for a name"),
-        ("n|N", "n N", "match(±1)", "", "next and previous match of the search"),
+        ("n", "n N", "match(1)", "", "next and previous match of the search"),
+        ("N", "N", "match(-1)", "", ""),
         ("colon", ":", "go_to", "go to", "go to a time, such as 1.25s"),
         ("K", "K", "kinds", "kinds", "which kinds of events are listed"),
         ("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel launch, shown and copied"),
@@ -192,28 +208,38 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("t", "t", "take_window", "time", "select the time (or step) of this column for every screen"),
     ),
     "timeline": (
-        (_BRACKETS_BACK, "[ ]", "event(±1)", "event", "previous and next event on the lane"),
-        ("plus,equals_sign,z|minus,Z", "+ -", "zoom(±1)", "zoom", "zoom in and out around the cursor; z and Z"),
+        ("right_square_bracket", "[ ]", "event(1)", "event", "previous and next event on the lane"),
+        ("left_square_bracket", "[", "event(-1)", "", ""),
+        ("plus,equals_sign,z", "+ -", "zoom(1)", "zoom", "zoom in and out around the cursor; z and Z"),
+        ("minus,Z", "-", "zoom(-1)", "", ""),
         ("slash", "/", "search", "search", "search events of all ranks by name: text, !text, /regex/; empty for none"),
         ("space", "space", "open_rank", "streams", "show or hide the streams and threads of a rank"),
         ("I", "I", "path", "path", "the critical path of the step under the cursor, on a lane; again to take it away"),
-        (_TABS, "tab", "next_rank(±1)", "rank", "close this rank, and open the next; shift+tab the previous one"),
+        ("tab", "tab", "next_rank(1)", "rank", "close this rank, and open the next; shift+tab the previous one"),
+        ("shift+tab", "shift+tab", "next_rank(-1)", "", ""),
         ("enter", "⏎", "open_event", "event", "the event; on a CPU lane the call tree; on a closed rank its streams"),
-        ("n|N", "n N", "match(±1)", "match", "next and previous match, on any lane; on a CPU lane, on that lane"),
+        ("n", "n N", "match(1)", "match", "next and previous match, on any lane; on a CPU lane, on that lane"),
+        ("N", "N", "match(-1)", "", ""),
         ("c", "c", "partner", "partner", "from GPU work to the call that launched it, and back"),
         ("m", "m", "mark", "mark", "mark this time, to measure from; again to take the mark away"),
         ("t", "t", "take_window", "time", "select the time in view, or from the mark to the cursor"),
-        (_ANGLES, "< >", "pan(∓1)", "pan", "move the view by half of its width; ctrl+← →"),
+        ("less_than_sign,ctrl+left", "< >", "pan(-1)", "pan", "move the view by half of its width; ctrl+← →"),
+        ("greater_than_sign,ctrl+right", ">", "pan(1)", "", ""),
         ("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view"),
         ("colon", ":", "go_to", "go to", "go to a time, such as 1.25s"),
         ("o", "o", "only_rank", "only this", "select the rank of this lane for every screen"),
         ("u", "u", "ncu", "ncu", "the ncu command that profiles the kernel under the cursor, shown and copied"),
         ("E", "E", "trace", "trace", "write a trace of the selection: .json.gz (Perfetto), .prv (Paraver)"),
-        ("left,h|right,l", "← →", "move(∓1)", "", "move the cursor along time; h and l too, with shift by ten columns"),
-        ("shift+left|shift+right", "shift+←", "move(∓10)", "", ""),
-        ("home,g|end,G", "home", "move(∓1000000)", "", ""),
-        ("up,k|down,j", "↑ ↓", "lane(∓1)", "", "the lane above or below; k and j too, PgUp and PgDn by a page"),
-        ("pageup,ctrl+b|pagedown,ctrl+f", "pgup", "page(∓1)", "", ""),
+        ("left,h", "← →", "move(-1)", "", "move the cursor along time; h and l too, with shift by ten columns"),
+        ("right,l", "→", "move(1)", "", ""),
+        ("shift+left", "shift+←", "move(-10)", "", ""),
+        ("shift+right", "shift+→", "move(10)", "", ""),
+        ("home,g", "home", "move(-1000000)", "", ""),
+        ("end,G", "end", "move(1000000)", "", ""),
+        ("up,k", "↑ ↓", "lane(-1)", "", "the lane above or below; k and j too, PgUp and PgDn by a page"),
+        ("down,j", "↓", "lane(1)", "", ""),
+        ("pageup,ctrl+b", "pgup", "page(-1)", "", ""),
+        ("pagedown,ctrl+f", "pgdn", "page(1)", "", ""),
     ),
     "recipe": (("enter", "⏎", "", "open", "the launches, calls or ranges of this name"),),
     "recipe map": (
@@ -259,22 +285,8 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit"),
     ),
 }
-"""The fields of each place's keys; a single place's keys are first, for narrow key lines.
-
-``n|N`` with ``match(±1)`` is a pair of keys: ``n`` with 1, and ``N`` with -1 (with ``∓1``: ``n`` with -1).
-"""
-
-
-def _of_row(place_name: str, names: str, shown: str, action: str, label: str, words: str) -> Iterator[KeyBinding]:
-    """Yield the keys of a row; the second of a pair is in neither key line nor help."""
-    first, _, second = names.partition("|")
-    yield KeyBinding(first, shown, action.replace("±", "").replace("∓", "-"), label, words, place_name)
-    if second:
-        action = action.replace("±", "-").replace("∓", "")
-        yield KeyBinding(second, format_key(second.partition(",")[0]), action, "", "", place_name)
-
-
-KEYS = tuple(key for place_name, rows in _KEYS.items() for row in rows for key in _of_row(place_name, *row))
+"""The fields of each place's keys; a single place's keys are first, for narrow key lines."""
+KEYS = tuple(KeyBinding(*fields, place_name) for place_name, rows in _KEYS.items() for fields in rows)
 
 # Maximum number of waiting keys and mouse events; further events are dropped.
 TYPED_AHEAD = 512
