@@ -37,8 +37,6 @@ from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
 _VIEWS = ("functions", "call tree")
 """The views of a thread."""
-_GAP_LIST = 3
-"""The index of the list of gaps in ``_BY["gaps"]``."""
 _CATEGORIES = {
     **dict.fromkeys((causes.SYNCHRONISING, causes.COPYING, causes.ALLOCATING, causes.LAUNCHING), "api"),
     **dict.fromkeys((causes.OTHER_CALLS, causes.IN_OVERHEAD), "api"),
@@ -63,6 +61,7 @@ _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
         ("operations", {"by": "pair"}),
     ),
 }
+_GAP_LIST = [group for group, _ in _BY["gaps"]].index("gap")
 
 
 @dataclass(frozen=True)
