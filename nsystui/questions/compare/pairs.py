@@ -24,7 +24,7 @@ Key = tuple[Value, ...]
 
 
 Figures = Mapping[str, float | None]
-"""A row's ``count``, ``total`` and ``median`` of the durations (ns) on one side, and the values of `Extra` columns."""
+"""A row's ``count``, ``total`` and ``median`` of durations (ns) on one side, and values of `Extra` columns."""
 
 
 @dataclass(frozen=True)
