@@ -73,7 +73,7 @@ class LeafPages:
             for _ in range(_MAX_DEPTH):
                 if self._read(file, pages[:1])[0, 0] == _LEAF:  # all are, or `rows` fails
                     return pages, highest
-                level = zip(self._read(file, pages), highest, strict=True)
+                level = zip(self._read(file, pages)[:-1], highest, strict=True)
                 parts = [self._children(page, bound) for page, bound in level]
                 pages, highest = (np.concatenate(several) for several in zip(*parts, strict=True))
                 if (highest[1:] <= highest[:-1]).any():
@@ -114,20 +114,26 @@ class LeafPages:
             raise UnusualPages
 
     def _read(self, file: BinaryIO, pages: Ints) -> Array:
-        """Return pages by number (from 1), shape (pages, page_size). Raises UnusualPages if the file is shorter."""
+        """Return pages by number (from 1) and a page of zeros, so that no index into a damaged page fails.
+
+        Shape (pages + 1, page_size). Raises UnusualPages if the file is shorter.
+        """
         if pages.min() < 1:
             raise UnusualPages
-        result = np.empty((len(pages), self.page_size), np.uint8)
+        result = np.empty((len(pages) + 1, self.page_size), np.uint8)
+        result[-1] = 0
         steps = np.diff(pages)
         ends = [*(np.flatnonzero((steps < 1) | (steps > _GAP)) + 1).tolist(), len(pages)]
         start = 0
         for end in ends:
             first, last = int(pages[start]), int(pages[end - 1])
+            count = last - first + 1
+            read = result[start:end] if count == end - start else np.empty((count, self.page_size), np.uint8)
             file.seek((first - 1) * self.page_size)
-            data = np.frombuffer(file.read((last - first + 1) * self.page_size), np.uint8)
-            if len(data) < (last - first + 1) * self.page_size:
+            if file.readinto(read) < read.nbytes:  # type: ignore[attr-defined]
                 raise UnusualPages
-            result[start:end] = data.reshape(-1, self.page_size)[pages[start:end] - first]
+            if count > end - start:
+                result[start:end] = read[pages[start:end] - first]
             start = end
         return result
 
@@ -153,12 +159,11 @@ class LeafPages:
                     yield batch
 
     def _decode(self, pages: Array, lowest: Ints, highest: Ints) -> _Rows:
-        """Return the rows of leaf pages, whose rowids are above ``lowest`` and at most ``highest``."""
+        """Return the rows of leaf pages from `_read`, whose rowids are above ``lowest`` and at most ``highest``."""
+        buffer, pages = pages.reshape(-1), pages[:-1]
         counts = (pages[:, 3].astype(np.int64) << 8) | pages[:, 4]
         total, size, width = int(counts.sum()), self.page_size, len(self.names)
         _require((pages[:, 0] == _LEAF).all(), counts.all(), (8 + 2 * counts <= size).all())
-        buffer = np.zeros(pages.size + _MARGIN, np.uint8)
-        buffer[: pages.size] = pages.ravel()
         page = np.repeat(np.arange(len(pages)), counts)
         start = page * size
         within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -174,11 +179,15 @@ class LeafPages:
         kinds = np.ndarray((len(buffer) - width,), f"V{width}", buffer, strides=(1,))[header + 1].view(np.uint8)
         kinds = np.ascontiguousarray(kinds.reshape(total, width).T)
         least, most = kinds.min(axis=1), kinds.max(axis=1)
-        places = [header + width + 1]
+        place, offset, places = header + width + 1, 0, []
         for kind, low, high, (first, last) in zip(kinds, least, most, self.usual, strict=True):
             _require(high <= last, low >= first or not ((kind > 0) & (kind < first)).any())
-            places.append(places[-1] + _SIZES[kind if low < high else high] if high else places[-1])
-        _require((places[-1] == end).all(), least[list(self.required)].all())
+            places.append((place, offset))
+            if low < high:
+                place = place + _SIZES[kind]
+            else:
+                offset += int(_SIZES[high])
+        _require((place + offset == end).all(), least[list(self.required)].all())
         eight = np.ndarray((len(buffer) - 8,), "V8", buffer, strides=(1,))
         return _Rows(self.names, rowids, kinds, places, eight)
 
@@ -187,13 +196,13 @@ class LeafPages:
 class _Rows:
     """Rows of leaf pages: ``kinds`` are serial types, shape (columns, rows).
 
-    ``places`` are indices, for each column, into ``eight``, the eight bytes that begin at each byte.
+    ``places`` are, for each column, indices into ``eight``, the eight bytes that begin at each byte, and an offset.
     """
 
     names: tuple[str, ...]
     rowids: Ints
     kinds: Array
-    places: list[Ints]
+    places: list[tuple[Ints, int]]
     eight: Array
 
     def column(self, item: NativeColumn) -> tuple[Ints, Array | None]:
@@ -219,7 +228,8 @@ class _Rows:
             raise UnusualPages
         if least == most and (not least or least > _REAL):
             return np.full(len(kind), max(least - _ZERO, 0), np.int64), None if least else np.zeros(len(kind), bool)
-        values = self.eight[self.places[number]].view(">i8").astype(np.int64)
+        place, offset = self.places[number]
+        values = self.eight[offset:][place].view(">i8").astype(np.int64)
         values >>= _SHIFTS[kind if least < most else least]
         if most > _REAL:
             values[kind == _ZERO], values[kind == _ZERO + 1] = 0, 1
