@@ -14,8 +14,7 @@ from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
 from nsystui.exports.nccl_log.files import OpenLog, named, open_log, size_of
 from nsystui.exports.nccl_log.lines import LogReader
-from nsystui.questions.nccl_log.steps import StepCut, steps_of
-from nsystui.questions.nccl_log.summary import LogSummary, notes, nothing
+from nsystui.questions.nccl_log.summary import LogSummary, StepCut, notes, nothing, steps_of
 from nsystui.questions.nccl_log.tables import TABLES
 from nsystui.questions.queries.question import Titled, chosen_tables
 
@@ -130,5 +129,5 @@ def _tables(names: Sequence[str], summary: LogSummary, cut: StepCut | None, is_n
         for name in [name for name in names if name not in filled]:
             shared.complain(f"{name}: no rows")
     if filled:
-        answers[filled[-1]] = replace(answers[filled[-1]], notes=notes(summary, cut))
+        answers[filled[-1]] = replace(answers[filled[-1]], notes=tuple(notes(summary, cut)))
     return [Titled(name, TABLES[name].title, answers[name]) for name in filled]

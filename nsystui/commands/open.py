@@ -23,7 +23,7 @@ from nsystui.questions.queries.numbering import numbering
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.job.opening import JobSource
-    from nsystui.questions.nccl_log.steps import IterationSpan
+    from nsystui.questions.nccl_log.summary import IterationSpan
     from nsystui.ui.app import Look, NsystuiApp
 
 
@@ -168,7 +168,7 @@ def _log_steps(request: Request, files: NamedFiles) -> IterationSpan | None:
         return None
     if not files.logs:
         raise UsageError("--steps chooses iterations of logs: name them after --nccl-log (--step-range is for NVTX)")
-    from nsystui.questions.nccl_log.steps import steps_of
+    from nsystui.questions.nccl_log.summary import steps_of
 
     return steps_of(steps)
 

@@ -7,8 +7,8 @@ alone. GPU work of an unknown process has ``NO_PROCESS``; an unknown device or s
 and MPI and UCX calls that never returned, have no ``end``. ``kind`` of OpenMP and OpenACC events is the end of the
 native table's name. A row of page faults is one fault of a CPU, or ``count`` of a GPU; its ``source_file`` is empty,
 not missing, if the export has the column but no file. A row of GPU memory is an allocation or a free (``is_free``).
-``nic`` of a switch is its GUID. A row of EFA samples is a ``value`` of a ``field``, or in older exports an event as
-JSON (``data``). ``original`` of a graph's node is the node of which it is a copy, if any.
+``nic`` of a switch is its GUID. A row of EFA samples is a ``value`` of a ``field``. ``original`` of a graph's node
+is the node of which it is a copy, if any.
 
 A file access has only the thread's ``tid``, which is unique on its machine.
 
@@ -165,7 +165,7 @@ EFA_SAMPLES = _table(
     "efa_samples",
     "samples of AWS's EFA adapters",
     "--enable efa_metrics",
-    "row time type_id source:t type:t event field:t value:f data:t",
+    "row time type_id source:t type:t event field:t value:f",
 )
 MPI_CALLS = _table(
     "mpi_calls",

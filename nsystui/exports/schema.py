@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsystui.base.errors import ExportError
-from nsystui.base.inputs import json_in, opened
+from nsystui.base.inputs import opened
 from nsystui.exports import integrity, opening
 from nsystui.exports.integrity import is_accounted_for
 
@@ -263,8 +263,6 @@ def _last_rowid(path: Path, connection: sqlite3.Connection, table: str) -> int:
 
 
 _SOURCES, _TYPES, _FIELDS = "GENERIC_EVENT_SOURCES", "GENERIC_EVENT_TYPES", "GENERIC_EVENT_TYPE_FIELDS"
-NAME_KEYS = ("Name", "name")
-"""Keys of the name in the JSON of a source or type, in schemas before 3.13."""
 # Excludes "default", "EFAULT" and "interface".
 _NAME = re.compile("efa(?!ult|ce)", re.IGNORECASE)
 # NVIDIA's recipe network_map_aws (nsys 2024) looks for these fields in all generic events.
@@ -279,11 +277,10 @@ def efa_types_of(connection: sqlite3.Connection, columns: Mapping[str, frozenset
     """
     if not {"typeId", "sourceId"} <= columns.get(_TYPES, frozenset()):
         return ()
-    source_names = (
-        dict(_names_by_id(connection, columns, _SOURCES, "sourceId")) if "sourceId" in columns.get(_SOURCES, ()) else {}
-    )
-    type_names = dict(_names_by_id(connection, columns, _TYPES, "typeId"))
-    type_ids = set(_with_known_fields(connection, columns))
+    source_names = dict(_names_by_id(connection, columns, _SOURCES, "sourceId", "nameId"))
+    type_names = dict(_names_by_id(connection, columns, _TYPES, "typeId", "nameId"))
+    fields = _names_by_id(connection, columns, _FIELDS, "typeId", "fieldNameId")
+    type_ids = {type_id for type_id, field in fields if field in _KNOWN_FIELDS}
     for type_id, source_id in connection.execute(f"SELECT typeId, sourceId FROM {_TYPES}"):
         if _NAME.search(type_names.get(type_id, "")) or _NAME.search(source_names.get(source_id, "")):
             type_ids.add(type_id)
@@ -291,36 +288,9 @@ def efa_types_of(connection: sqlite3.Connection, columns: Mapping[str, frozenset
 
 
 def _names_by_id(
-    connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]], table: str, key: str
+    connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]], table: str, key: str, name: str
 ) -> Iterator[tuple[int, str]]:
-    """Yield each id in ``key`` with its name: a string of the export, or in the JSON of older exports."""
-    if "nameId" in columns[table]:
-        query = f"SELECT {key}, CAST(value AS BLOB) FROM {table} JOIN StringIds ON id = nameId"
-        yield from ((item_id, _text(value)) for item_id, value in connection.execute(query))
-    elif "data" in columns[table]:
-        query = f"SELECT {key}, CAST(data AS BLOB) FROM {table}"
-        yield from ((item_id, _name_in(_text(data))) for item_id, data in connection.execute(query))
-
-
-def _with_known_fields(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> Iterator[int]:
-    if {"typeId", "fieldNameId"} <= columns.get(_FIELDS, frozenset()):
-        query = f"SELECT typeId, CAST(value AS BLOB) FROM {_FIELDS} JOIN StringIds ON id = fieldNameId"
-        yield from (type_id for type_id, value in connection.execute(query) if _text(value) in _KNOWN_FIELDS)
-    elif "data" in columns[_TYPES]:
-        query = f"SELECT typeId, CAST(data AS BLOB) FROM {_TYPES}"
-        for type_id, data in connection.execute(query):
-            if any(f'"{field}"' in _text(data) for field in _KNOWN_FIELDS):
-                yield type_id
-
-
-def _text(value: bytes | None) -> str:
-    return (value or b"").decode("utf-8", "replace")
-
-
-def _name_in(data: str) -> str:
-    try:
-        described = json_in(data)
-    except ValueError:
-        return ""
-    names = [described.get(key) for key in NAME_KEYS] if isinstance(described, dict) else []
-    return next((name for name in names if isinstance(name, str)), "")
+    """Yield each id in ``key`` with the strings whose ids are in the column ``name``, if the table has both."""
+    if {key, name} <= columns.get(table, frozenset()):
+        query = f"SELECT {key}, CAST(value AS BLOB) FROM {table} JOIN StringIds ON id = {name}"
+        yield from ((item, (value or b"").decode("utf-8", "replace")) for item, value in connection.execute(query))

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from nsystui.exports.nccl_log.lines import LogReader
     from nsystui.questions.answers.remembered import Remembered
     from nsystui.questions.job.job import OpenJob
-    from nsystui.questions.nccl_log.steps import IterationSpan, StepCut
-    from nsystui.questions.nccl_log.summary import LogSummary
+    from nsystui.questions.nccl_log.summary import IterationSpan, LogSummary, StepCut
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
 
@@ -256,8 +255,7 @@ class LogLoading:
     def _read_all(self) -> None:
         from nsystui.exports.nccl_log.files import open_log, size_of
         from nsystui.exports.nccl_log.lines import LogReader
-        from nsystui.questions.nccl_log.steps import StepCut
-        from nsystui.questions.nccl_log.summary import LogSummary
+        from nsystui.questions.nccl_log.summary import LogSummary, StepCut
 
         self._cut = None if self._steps is None else StepCut(self._steps)
         sizes = [size_of(name) or 0 for name in self.state.names]

@@ -139,7 +139,7 @@ def test_samples_of_efa_whose_source_type_or_field_is_lost_are_counted(tmp_path,
     """As long as one name identifies them as EFA's."""
     path, packed = tmp_path / "efa.sqlite", tmp_path / "packed"
     samples = [{"rx_bytes": 9 - second, "tx_bytes": 5} for second in range(3)]
-    synthetic.efa_export(path, "3.25.0", samples, kind="EFA rdmap0s6")
+    synthetic.efa_export(path, samples, kind="EFA rdmap0s6")
     ((number,),) = native(path, f"SELECT id FROM StringIds WHERE value = '{lost}'")
     edit(path, f"DELETE FROM StringIds WHERE id = {number}")
     asked = ("recipe", "network_traffic_map", "--no-cache", *CSV)

@@ -13,8 +13,7 @@ from synthetic.nccl_log import call, init, step
 from nsystui.base.errors import ExportError, UsageError
 from nsystui.exports.nccl_log.lines import LogReader
 from nsystui.questions.nccl.communicators import call_sequences
-from nsystui.questions.nccl_log.steps import IterationSpan, StepCut, steps_of
-from nsystui.questions.nccl_log.summary import LogSummary, notes
+from nsystui.questions.nccl_log.summary import IterationSpan, LogSummary, StepCut, notes, steps_of
 from nsystui.questions.nccl_log.tables import TABLES
 
 LOG = SHARED / "nccl-logs/nccl-tests-allreduce-2gpu.log"

@@ -223,23 +223,21 @@ EFA_TYPE: Final = 1 << 48 | 5 << 32 | 3
 
 def efa_export(
     path: Path,
-    schema: str,
     events: Sequence[Mapping[str, Any]],
     source: str = "efa_metrics",
     kind: str = "rdmap0s6",
     session: CaptureSession | None = None,
-    **more: Any,
 ) -> Path:
     """Write an EFA event and an event of another source each second."""
     second = 10**9
-    with ExportWriter(path, schema, session=session) as writer:
+    with ExportWriter(path, "3.25.0", session=session) as writer:
         writer.nvtx_range(writer.thread(writer.process(100), 100, "main"), 0, 4 * second, "all")
         writer.generic_source(1, source)
         writer.generic_source(2, "default")
         writer.generic_type(EFA_TYPE, 1, kind, list(events[0]))
         writer.generic_type(EFA_TYPE + 1, 2, "EFAULT", ["other bytes"])
         for number, values in enumerate(events):
-            writer.generic_event(number * second, EFA_TYPE, values, **more)
+            writer.generic_event(number * second, EFA_TYPE, values)
             writer.generic_event(number * second, EFA_TYPE + 1, {"other bytes": 7})
     return path
 

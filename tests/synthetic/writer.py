@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -210,40 +209,21 @@ class ExportWriter(DemoWriter):
 
     def generic_source(self, source_id: int, name: str) -> None:
         """Declare a source of generic events: a plugin, or a part of the profiler."""
-        described = None if self.has("GENERIC_EVENT_DATA") else json.dumps({"Name": name, "TimeSource": "SessionNs"})
-        self.add(
-            "GENERIC_EVENT_SOURCES", sourceId=source_id, nameId=self.intern(name), timeSourceId=0, sourceGroupId=0,
-            data=described,
-        )  # fmt: skip
+        self.add("GENERIC_EVENT_SOURCES", sourceId=source_id, nameId=self.intern(name), timeSourceId=0, sourceGroupId=0)
 
     def generic_type(self, type_id: int, source_id: int, name: str, fields: Sequence[str]) -> None:
-        """Declare a type of generic events with its fields; before schema 3.13 that is JSON."""
-        described = None
-        if self.has("GENERIC_EVENT_DATA"):
-            self.rows("GENERIC_EVENT_TYPE_FIELDS").extend(
-                (type_id, index, self.intern(field), 8 * index, 8, 0) for index, field in enumerate(fields)
-            )
-        else:
-            described = json.dumps({"Fields": [{"Name": field} for field in fields], "Name": name})
-        self.add("GENERIC_EVENT_TYPES", typeId=type_id, sourceId=source_id, nameId=self.intern(name), data=described)
+        """Declare a type of generic events with its fields."""
+        self.rows("GENERIC_EVENT_TYPE_FIELDS").extend(
+            (type_id, index, self.intern(field), 8 * index, 8, 0) for index, field in enumerate(fields)
+        )
+        self.add("GENERIC_EVENT_TYPES", typeId=type_id, sourceId=source_id, nameId=self.intern(name))
 
-    def generic_event(
-        self, time: int, type_id: int, values: Mapping[str, int | float | str], *, with_json: bool = False
-    ) -> None:
-        """Write a generic event: its ``values`` by field, in the order of the type.
-
-        Before schema 3.13, and ``with_json``, they are JSON with texts for numbers; from 3.13 on numbers have rows of
-        their own, and texts none.
-        """
-        as_json = json.dumps({name: str(value) for name, value in values.items()}, indent=4)
-        if not self.has("GENERIC_EVENT_DATA"):
-            self.add("GENERIC_EVENTS", rawTimestamp=time, timestamp=time, typeId=type_id, data=as_json)
-            return
+    def generic_event(self, time: int, type_id: int, values: Mapping[str, int | float]) -> None:
+        """Write a generic event (schema 3.13 and later): its ``values`` by field, in the order of the type."""
         self._generic_events += 1
-        event, data = self._generic_events, as_json if with_json else None
-        self.rows("GENERIC_EVENTS").append((event, time, time, type_id, None, data))
-        numbers = [(index, value) for index, value in enumerate(values.values()) if not isinstance(value, str)]
+        event = self._generic_events
+        self.rows("GENERIC_EVENTS").append((event, time, time, type_id, None, None))
         self.rows("GENERIC_EVENT_DATA").extend(
             (event, index, None, *((value, None, None) if isinstance(value, int) else (None, None, value)))
-            for index, value in numbers
+            for index, value in enumerate(values.values())
         )

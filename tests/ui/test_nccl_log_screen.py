@@ -16,7 +16,7 @@ from synthetic.nccl_log import call, init
 from nsystui.cli import main
 from nsystui.exports.nccl_log.files import OpenLog
 from nsystui.questions.job.opening import JobSource
-from nsystui.questions.nccl_log.steps import steps_of
+from nsystui.questions.nccl_log.summary import steps_of
 from nsystui.ui import loading
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import LogLoading, LogState

@@ -162,8 +162,7 @@ def _facts_in(text: bytes) -> list[Said]:
     if (read := _READERS.get(word)) is not None and (facts := read(text)):
         return facts
     if word.startswith(b"NCCL_"):
-        variable = _ENVIRONMENT.match(text)
-        return [] if variable is None else [Setting(variable[1].decode("ascii"), variable[2].decode("ascii"))]
+        return _environment(text)
     if word.startswith(b"NET/"):
         return _network(text)
     return _counts(text) if word.isdigit() and len(word) <= 4 else []
@@ -204,25 +203,18 @@ _GDR_OF_GPU = re.compile(
 )
 
 
-def _ring(text: bytes) -> list[Said]:
-    match = _RING.match(text)
-    if match is None:
-        return _connection(text)  # NCCL up to 2.5 prints connections of rings
-    channel, previous, rank, following = map(int, match.groups())
-    return [RingPart(channel, previous, rank, following)] if channel < MAX_CHANNELS else []
+_Reader = Callable[[bytes], list[Said]]
+_MatchReader = Callable[[re.Match[bytes]], list[Said]]
 
 
-def _channel(text: bytes) -> list[Said]:
-    match = _ORDER.match(text)
-    if match is None:
-        return _connection(text)
-    channel = int(match[1])
-    return [RingOrder(channel, tuple(map(int, match[3].split())))] if channel < MAX_CHANNELS else []
+def _reads(pattern: re.Pattern[bytes], otherwise: _Reader = lambda _: []) -> Callable[[_MatchReader], _Reader]:
+    """Return a decorator that makes a reader of lines from a reader of matches of ``pattern``."""
+    return lambda read: lambda text: otherwise(text) if (match := pattern.match(text)) is None else read(match)
 
 
-def _connection(text: bytes) -> list[Said]:
-    match = _CONNECTION.match(text)
-    if match is None or int(match[1]) >= MAX_CHANNELS:
+@_reads(_CONNECTION)
+def _connection(match: re.Match[bytes]) -> list[Said]:
+    if int(match[1]) >= MAX_CHANNELS:
         return []
     network, device, proxy, gdr, transport, way, _ = match.groups()[3:]
     if network is not None:
@@ -232,6 +224,18 @@ def _connection(text: bytes) -> list[Said]:
         variant = re.sub(rb"/\d+\[\w*\]$", b"", way) if way is not None else b"direct"
         via = Via("SHM" if transport is None else transport.decode("ascii"), variant.decode("ascii"))
     return [ChannelConnection(int(match[1]), int(match[2]), int(match[3]), via)]
+
+
+@_reads(_RING, _connection)  # NCCL up to 2.5 prints connections of rings
+def _ring(match: re.Match[bytes]) -> list[Said]:
+    channel, previous, rank, following = map(int, match.groups())
+    return [RingPart(channel, previous, rank, following)] if channel < MAX_CHANNELS else []
+
+
+@_reads(_ORDER, _connection)
+def _channel(match: re.Match[bytes]) -> list[Said]:
+    channel = int(match[1])
+    return [RingOrder(channel, tuple(map(int, match[3].split())))] if channel < MAX_CHANNELS else []
 
 
 def _trees(text: bytes) -> list[Said]:
@@ -251,32 +255,27 @@ def _trees(text: bytes) -> list[Said]:
     return parts
 
 
-def _counts(text: bytes) -> list[Said]:
-    match = _COUNTS.match(text)
-    if match is None:
-        return []
+@_reads(_COUNTS)
+def _counts(match: re.Match[bytes]) -> list[Said]:
     collective, collnet, nvls, p2p, per_peer = (None if number is None else int(number) for number in match.groups())
     return [ChannelCounts(collective or 0, collnet, nvls, p2p or 0, per_peer or 0)]
 
 
-def _times(text: bytes) -> list[Said]:
-    match = _TIMES.match(text)
-    if match is None:
-        return []
+@_reads(_TIMES)
+def _times(match: re.Match[bytes]) -> list[Said]:
     pairs = [pair.decode("ascii").split(" ") for pair in match[4].split(b", ")]
     phases = tuple((name, float(seconds)) for name, seconds in pairs)
     return [InitTimes(int(match[1]), int(match[2]), float(match[3]), phases)]
 
 
-def _setting(name: str, pattern: bytes) -> Callable[[bytes], list[Said]]:
+def _setting(name: str, pattern: bytes) -> _Reader:
     """Return a reader of lines with a setting, which is the group of ``pattern``."""
-    compiled = re.compile(pattern)
+    return _reads(re.compile(pattern))(lambda match: [Setting(name, match[1].decode("ascii"))])
 
-    def read(text: bytes) -> list[Said]:
-        match = compiled.match(text)
-        return [] if match is None else [Setting(name, match[1].decode("ascii"))]
 
-    return read
+@_reads(_ENVIRONMENT)
+def _environment(match: re.Match[bytes]) -> list[Said]:
+    return [Setting(match[1].decode("ascii"), match[2].decode("ascii"))]
 
 
 def _network(text: bytes) -> list[Said]:
@@ -298,9 +297,9 @@ def _network(text: bytes) -> list[Said]:
     return _gdr_of_gpu(text)
 
 
-def _gdr_of_gpu(text: bytes) -> list[Said]:
-    match = _GDR_OF_GPU.match(text)
-    if match is None or match[1].lower() != b"disabled":
+@_reads(_GDR_OF_GPU)
+def _gdr_of_gpu(match: re.Match[bytes]) -> list[Said]:
+    if match[1].lower() != b"disabled":
         return []
     gpu, number, why = (match[group].decode("ascii") for group in (2, 3, 4))
     if number.isdigit() and len(number) <= 4:
@@ -310,7 +309,7 @@ def _gdr_of_gpu(text: bytes) -> list[Said]:
 
 _version = _setting("NCCL version", rb"(?:NCCL|RCCL) version ?:? ?([\w.+-]{1,60})")
 
-_READERS: dict[bytes, Callable[[bytes], list[Said]]] = {
+_READERS: dict[bytes, _Reader] = {
     b"Ring": _ring,
     b"Channel": _channel,
     b"Trees": _trees,

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from nsystui.base.answer import UNKNOWN
 from nsystui.exports import canonical
-from nsystui.exports.schema import LATEST, NAME_KEYS, NO_INTEGER, Schema
+from nsystui.exports.schema import LATEST, NO_INTEGER, Schema
 
 MAY_BE_OPEN = (canonical.NVTX_RANGES, canonical.MPI_CALLS, canonical.UCX_CALLS)
 """The tables whose rows may lack an end."""
@@ -353,7 +353,6 @@ def _efa_lookups(schema: Schema) -> list[Lookup]:
     origins, of_efa = "GENERIC_EVENT_SOURCES", f"WHERE typeId IN ({', '.join(map(str, schema.efa_types))})"
     origin = f"FROM {origins} WHERE {origins}.sourceId = {types}.sourceId" if schema.exists(origins) else ""
     origin_id = f"(SELECT {schema.integer(origins, 'nameId')} {origin}) AS origin_id"
-    origin_data = f"ifnull((SELECT {schema.text(origins, 'data')} {origin}), x'') AS origin_data"
     time = schema.optional_time(events, "timestamp")
     return [
         Lookup(
@@ -365,15 +364,14 @@ def _efa_lookups(schema: Schema) -> list[Lookup]:
         ),
         Lookup(
             "efa_types",
-            "type_id BIGINT, source VARCHAR, type VARCHAR, is_session_time BOOLEAN, is_lost BOOLEAN",
+            "type_id BIGINT, source VARCHAR, type VARCHAR, is_lost BOOLEAN",
             types,
-            _selected(schema, types, "type_id:typeId name_id:nameId", "data", origin_id, origin_data) + f" {of_efa}",
-            f"SELECT type_id, any_value(coalesce(source, {_LOST.format('origin_id')})), "
-            f"any_value(coalesce(type, {_LOST.format('name_id')})), any_value({_SESSION_TIME}), "
-            "bool_or((source IS NULL AND origin_id IS NOT NULL) OR (type IS NULL AND name_id IS NOT NULL)) "
-            f"FROM (SELECT incoming.*, coalesce(o.value, {_name_in('origin_data')}) AS source, "
-            f"coalesce(s.value, {_name_in('data')}) AS type FROM incoming "
-            "LEFT JOIN strings s ON s.id = name_id LEFT JOIN strings o ON o.id = origin_id) GROUP BY type_id",
+            _selected(schema, types, "type_id:typeId name_id:nameId", "", origin_id) + f" {of_efa}",
+            f"SELECT type_id, any_value(coalesce(o.value, {_LOST.format('origin_id')})), "
+            f"any_value(coalesce(s.value, {_LOST.format('name_id')})), "
+            "bool_or((o.value IS NULL AND origin_id IS NOT NULL) OR (s.value IS NULL AND name_id IS NOT NULL)) "
+            "FROM incoming LEFT JOIN strings s ON s.id = name_id LEFT JOIN strings o ON o.id = origin_id "
+            "GROUP BY type_id",
         ),
         Lookup(
             "efa_fields",
@@ -385,15 +383,3 @@ def _efa_lookups(schema: Schema) -> list[Lookup]:
             "FROM incoming LEFT JOIN strings s ON s.id = name_id GROUP BY 1, 2",
         ),
     ]
-
-
-# Whether raw times, if an export has only these, are session times (measured in schema 3.7.2).
-_SESSION_TIME = (
-    "CASE WHEN json_valid(origin_data) THEN json_extract_string(origin_data, '$.TimeSource') = 'SessionNs' END"
-)
-
-
-def _name_in(data: str) -> str:
-    """Return DuckDB's SQL for the name in a JSON description; NULL if it has no name."""
-    names = ", ".join(f"json_extract_string({data}, '$.{key}')" for key in NAME_KEYS)
-    return f"CASE WHEN json_valid({data}) THEN coalesce({names}) END"

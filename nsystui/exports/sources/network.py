@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsystui.exports.schema import LATEST, Schema
+from nsystui.exports.schema import Schema
 from nsystui.exports.sources.base import Source, Transform, column_fields, integers, makes_source_of, native_columns
 
 _ADAPTERS, _SWITCHES = "NET_NIC_METRIC", "NET_IB_SWITCH_METRIC"
@@ -39,22 +39,14 @@ def nic_devices(schema: Schema, table: str) -> Source:
     return Source(table, columns, {"nic_devices": Transform(fields, joins, order="", is_distinct=True)})
 
 
-_EVENTS, _DATA = "GENERIC_EVENTS", "GENERIC_EVENT_DATA"
+_DATA = "GENERIC_EVENT_DATA"
 
 
 def efa_samples(schema: Schema) -> list[Source]:
-    """Return the samples of AWS's EFA plugin: generic events with a row for each value, or as JSON.
-
-    Rows of values take precedence, because an export may also have the same values as JSON.
-    """
-    if not schema.efa_types:
+    """Return the samples of AWS's EFA plugin: generic events with a row for each value."""
+    if not schema.efa_types or not schema.has(_DATA):
         return []
-    if schema.has(_DATA):
-        return [_values(schema)]
-    return [_events(schema)] if schema.exists(_EVENTS) else []
-
-
-def _values(schema: Schema) -> Source:
+    types = ", ".join(f"{type_id:d}" for type_id in schema.efa_types)
     # The driver needs one type in all rows.
     values = ("intVal", "uintVal", "floatVal", "doubleVal")
     present = ", ".join(f'"{column}"' for column in values if schema.has_column(_DATA, column)) or "NULL"
@@ -62,7 +54,7 @@ def _values(schema: Schema) -> Source:
         **integers(schema, _DATA, {"event": "genericEventId", "field_index": "fieldIdx"}),
         "value": f"CAST(coalesce({present}, 0, 0) AS REAL)",
         "is_known": f"coalesce({present}, NULL) IS NOT NULL",
-        "is_efa": f'"genericEventId" IN (SELECT genericEventId FROM {_EVENTS} WHERE typeId IN ({_id_list(schema)}))',
+        "is_efa": f'"genericEventId" IN (SELECT genericEventId FROM GENERIC_EVENTS WHERE typeId IN ({types}))',
     }
     of_event = "SELECT event, k.* FROM efa_events JOIN"
     joins = {
@@ -80,36 +72,6 @@ def _values(schema: Schema) -> Source:
         **column_fields("event"),
         "field": "f.field",
         **column_fields("value"),
-        "data": "NULL",
     }
-    return Source(
-        _DATA, columns, {"efa_samples": Transform(fields, joins, "is_efa = 1 AND is_known = 1", order="event")}
-    )
-
-
-def _events(schema: Schema) -> Source:
-    is_efa = f'"typeId" IN ({_id_list(schema)})'
-    columns = {
-        "time": schema.optional_time(_EVENTS, "timestamp"),
-        **integers(schema, _EVENTS, {"raw_time": "rawTimestamp", "type_id": "typeId"}),
-        "data": f"CASE WHEN {is_efa} THEN {schema.text(_EVENTS, 'data')} ELSE x'' END",
-        "is_efa": is_efa,
-    }
-    fields = {
-        "row": "row_id",
-        "time": f"coalesce(c.time, CASE WHEN t.is_session_time AND raw_time BETWEEN {-LATEST} AND {LATEST} "
-        "THEN raw_time END)",
-        **column_fields("type_id"),
-        "source": "t.source",
-        "type": "t.type",
-        "event": "row_id",
-        "field": "NULL",
-        "value": "NULL",
-        "data": "nullif(c.data, '')",
-    }
-    joins = {"t": "LEFT JOIN efa_types t ON t.type_id = c.type_id"}
-    return Source(_EVENTS, columns, {"efa_samples": Transform(fields, joins, "is_efa = 1", order="time")})
-
-
-def _id_list(schema: Schema) -> str:
-    return ", ".join(f"{type_id:d}" for type_id in schema.efa_types)
+    transform = Transform(fields, joins, "is_efa = 1 AND is_known = 1", order="event")
+    return [Source(_DATA, columns, {"efa_samples": transform})]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -259,31 +260,22 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
     numbers = {item.task: item.rank for item in ranks}
     rows: list[Row] = []
     for batch in _arrivals(selection, matching):
-        group = batch.group
-        starts = group.start[:, batch.operations].min(axis=0)
-        longest = group.duration[:, batch.operations].max(axis=0) if len(batch.operations) else []
-        waiting = batch.wait.sum(axis=0)
-        cells = batch.cells(numbers, matching.is_complete(group))
-        for index, operation in enumerate(batch.operations.tolist()):
-            last, size = int(batch.last[index]), int(group.size[operation])
-            rows.append(
-                (
-                    int(starts[index]),
-                    str(group.collective[operation]),
-                    None if size == UNKNOWN else size,
-                    len(group.members),
-                    None if last == NOBODY else numbers.get(group.members[last].task),
-                    int(batch.spread[index]),
-                    None if last == NOBODY else numbers.get(group.members[int(batch.wait[:, index].argmax())].task),
-                    int(batch.start_spread[index]),
-                    int(batch.transfer[index]),
-                    verdict(0, {}, *(column[index : index + 1] for column in cells)).partition(":")[0],
-                    int(longest[index]),
-                    int(waiting[index]),
-                    group.communicator or None,
-                    operation,
-                )
-            )
+        group, operations = batch.group, batch.operations
+        ranks_of_members = [*(numbers.get(member.task) for member in group.members), None]  # `NOBODY` is the last
+        first = np.where(batch.last == NOBODY, NOBODY, batch.wait.argmax(axis=0))
+        late_rank, first_rank = ([ranks_of_members[index] for index in who.tolist()] for who in (batch.last, first))
+        judged = np.stack(batch.cells(numbers, matching.is_complete(group)))
+        verdicts = [verdict(0, {}, *cells[:, np.newaxis]).partition(":")[0] for cells in judged.T]
+        sizes = [None if size == UNKNOWN else size for size in group.size[operations].tolist()]
+        start, longest = group.start[:, operations].min(axis=0), group.duration[:, operations].max(axis=0)
+        times = (start, batch.spread, batch.start_spread, batch.transfer, longest, batch.wait.sum(axis=0))
+        start_time, spread, start_spread, transfer, duration, waiting = (column.tolist() for column in times)
+        rows += zip(
+            *(start_time, group.collective[operations].tolist(), sizes, repeat(len(group.members)), late_rank, spread),
+            *(first_rank, start_spread, transfer, verdicts, duration, waiting),
+            *(repeat(group.communicator or None), operations.tolist()),
+            strict=False,
+        )
     answer = TableAnswer("collectives", OPERATION_COLUMNS, rows, len(rows))
     return (
         _shown(answer, selection, numbers, matching)

@@ -11,7 +11,7 @@ A mean over different things has no meaning: the split of a row of several kerne
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value, order_of
@@ -23,27 +23,24 @@ Key = tuple[Value, ...]
 """The values of a row in the columns that identify it."""
 
 
+Figures = Mapping[str, float | None]
+"""A row's ``count``, ``total`` and ``median`` of durations (ns) on one side, and values of `Extra` columns."""
+
+
 @dataclass(frozen=True)
 class Measured:
-    """A row's figures on one side: count, sum and median of the durations (ns), and more by key.
+    """A row on one side. ``parts``: the figures of each kernel by name, in a row of several."""
 
-    ``sums`` are divided by the table's unit (`Basis.each`), ``values`` are not. ``parts``: the figures of each kernel
-    by name, in a row of several.
-    """
-
-    count: int
-    total: int | None
-    median: float | None = None
-    sums: Mapping[str, float | None] | None = None
-    values: Mapping[str, Value] | None = None
-    parts: Mapping[Value, Measured] | None = None
+    figures: Figures
+    parts: Mapping[Value, Figures] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Extra:
     """A pair of columns: ``{key}_a`` and ``{key}_b``, labelled ``A label`` and ``B label``.
 
-    With ``difference``, the label of a third column, ``{key}_difference`` is B − A, ns.
+    A sum is divided by the table's unit (`Basis.each`). With ``difference``, the label of a third column,
+    ``{key}_difference`` is B − A, ns.
     """
 
     key: str
@@ -70,17 +67,18 @@ class Compared(TableAnswer):
         return replace(self, rows=[self.rows[index] for index in order_of(sizes, descending)])
 
 
+_TOTAL = Extra("total", "Total", "", Unit.DURATION, None, 1, is_sum=True)
+_COUNT = Extra("count", "Count", "count", Unit.COUNT, None, 4, is_sum=True)
+_MEDIAN = Extra("median", "Med", "median", Unit.DURATION, 1, 5)
+
+
 def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (), what: str = "") -> tuple[Column, ...]:
     """Return the columns of a table with rows identified by ``names``; ``what`` precedes ``Total`` in the headers."""
     per = f" per {basis.each.capitalize()}" if basis.each else ""
     over = "Steps" if basis.by_step else "Ranks"
     title = f"{what} " if what else ""
     digits = 1 if per else None
-    common = (
-        Extra("total", f"{title}Total", "", Unit.DURATION, None, 1, is_sum=True),
-        Extra("count", "Count", "count", Unit.COUNT, None, 4, is_sum=True),
-        Extra("median", "Med", "median", Unit.DURATION, 1, 5),
-    )
+    common = (replace(_TOTAL, title=f"{title}Total"), _COUNT, _MEDIAN)
     change = partial(Column, unit=Unit.CHANGE)
     return (
         change("difference", header=f"{title}Difference{per} (ns)", label="B − A", decimals=digits),
@@ -136,63 +134,53 @@ def compared(
 
     If a side has no ranks in ``basis``, its values are missing, and no row is new or gone.
     """
-    a, b = sides
-    table_rows = [_row(key, a.get(key), b.get(key), basis, extras) for key in dict.fromkeys((*a, *b))]
-    change = sum(abs(row.difference) for row in table_rows if row.difference is not None)
-    table_rows.sort(key=lambda row: (row.difference is None, -abs(row.difference or row.size), str(row.key)))
-    rows = [row.cells(change) for row in table_rows]
+    nothing = Measured({"count": 0, "total": 0, **{extra.key: 0 for extra in extras if extra.is_sum}})
+    cells = {}
+    for key in dict.fromkeys((*sides[0], *sides[1])):
+        a, b = (
+            side.get(key, nothing) if number else None for side, number in zip(sides, (basis.a, basis.b), strict=True)
+        )
+        cells[key] = _cells(a, b, basis, extras)
+    change = sum(abs(difference) for difference, *_ in cells.values() if difference is not None)
+
+    def order(key: Key) -> tuple[bool, float, str]:
+        difference, totals, _ = cells[key]
+        size = max(total or 0 for total in totals) if difference is None else abs(difference)
+        return difference is None, -size, str(key)
+
+    rows: list[Row] = []
+    for key in sorted(cells, key=order):
+        difference, _, others = cells[key]
+        share = None if difference is None else 100.0 * abs(difference) / change if change else 0.0
+        rows.append((difference, share, *others, *key))
     return Compared(name, columns(names, basis, extras, what), rows, len(rows), tuple(notes), basis.each)
 
 
-@dataclass(frozen=True)
-class _Row:
-    key: Key
-    difference: float | None
-    size: float  # sort key of a row without a difference, ns
-    others: tuple[Value, ...]
-
-    def cells(self, change: float) -> Row:
-        share = None if self.difference is None else 100.0 * abs(self.difference) / change if change else 0.0
-        return (self.difference, share, *self.others, *self.key)
+_Pair = tuple[float | None, float | None]
 
 
-_NOTHING = Measured(0, 0)
+def _cells(
+    a: Measured | None, b: Measured | None, basis: Basis, extras: Sequence[Extra]
+) -> tuple[float | None, _Pair, Row]:
+    """Return the difference of the totals, the totals, and the cells from ``ratio`` to ``status``."""
+    figures = None if a is None else a.figures, None if b is None else b.figures
+    totals, counts, medians, *more = (_pair(extra, *figures, basis) for extra in (_TOTAL, _COUNT, _MEDIAN, *extras))
+    more_cells: list[float | None] = []
+    for extra, pair in zip(extras, more, strict=True):
+        more_cells += (minus(pair[1], pair[0]), *pair) if extra.difference else pair
+    sums = [None if side is None else side["total"] for side in figures]
+    status = None if None in counts else NEW if not counts[0] else BOTH if counts[1] else GONE
+    cells = (ratio(*totals), *totals, *counts, *medians, *_split(a, b, basis), *more_cells, *sums, status)
+    return minus(totals[1], totals[0]), totals, cells
 
 
-def _row(key: Key, a: Measured | None, b: Measured | None, basis: Basis, extras: Sequence[Extra]) -> _Row:
-    divisors = basis.divisors
-    first, second = (a or _NOTHING) if basis.a else None, (b or _NOTHING) if basis.b else None
-    totals = _each(first, divisors[0], "total"), _each(second, divisors[1], "total")
-    counts = _each(first, divisors[0], "count"), _each(second, divisors[1], "count")
-    medians = [side.median if side is not None else None for side in (first, second)]
-    difference = minus(totals[1], totals[0])
-    extra_values = [cell for extra in extras for cell in _extra_cells(first, second, divisors, extra)]
-    sums = [side.total if side is not None else None for side in (first, second)]
-    cells = (ratio(*totals), *totals, *counts, *medians, *_split(first, second, divisors), *extra_values, *sums)
-    size = 0 if difference is not None else max(total or 0 for total in totals)
-    return _Row(key, difference, size, (*cells, _status(a, b, basis)))
-
-
-def _each(side: Measured | None, divisor: int, what: str) -> float | None:
-    value = getattr(side, what) if side is not None else None
-    return value if value is None or divisor == 1 else value / divisor
-
-
-def _extra_cells(a: Measured | None, b: Measured | None, divisors: tuple[int, int], extra: Extra) -> Sequence[Value]:
-    pair = _extra(a, divisors[0], extra), _extra(b, divisors[1], extra)
-    if not extra.difference:
-        return pair
-    first, second = (value if isinstance(value, int | float) else None for value in pair)
-    return (minus(second, first), *pair)
-
-
-def _extra(side: Measured | None, divisor: int, extra: Extra) -> Value:
-    if side is None:
-        return None
-    if not extra.is_sum:
-        return (side.values or {}).get(extra.key)
-    value = (side.sums or {}).get(extra.key) if side.count else 0
-    return value if value is None or divisor == 1 else value / divisor
+def _pair(extra: Extra, a: Figures | None, b: Figures | None, basis: Basis) -> _Pair:
+    """Return a figure of both sides; a sum is divided by the basis."""
+    pair = []
+    for figures, divisor in zip((a, b), basis.divisors, strict=True):
+        value = None if figures is None else figures.get(extra.key)
+        pair.append(value if value is None or not extra.is_sum or divisor == 1 else value / divisor)
+    return pair[0], pair[1]
 
 
 def minus(b: float | None, a: float | None) -> float | None:
@@ -203,43 +191,27 @@ def ratio(a: float | None, b: float | None) -> float | None:
     return b / a if a and b is not None else None
 
 
-def _status(a: Measured | None, b: Measured | None, basis: Basis) -> str | None:
-    if not basis.a or not basis.b:
-        return None
-    if a is None or not a.count:
-        return NEW
-    return BOTH if b is not None and b.count else GONE
+_ABSENT: Figures = {"count": 0, "total": 0}
 
 
-_Split = tuple[float | None, float | None]
+def _split(a: Measured | None, b: Measured | None, basis: Basis) -> _Pair:
+    """Split the difference by count and duration; a row of several kernels is the sum of their splits."""
+    if a is None or b is None:
+        return None, None
+    if not a.parts and not b.parts:
+        return _split_figures(a.figures, b.figures, basis)
+    names = dict.fromkeys((*a.parts, *b.parts))
+    splits = [_split_figures(a.parts.get(name, _ABSENT), b.parts.get(name, _ABSENT), basis) for name in names]
+    by_count, by_duration = zip(*splits, strict=True)
+    return (None, None) if None in by_count else (sum(by_count), sum(by_duration))
 
 
-def _split(a: Measured | None, b: Measured | None, divisors: tuple[int, int]) -> _Split:
-    if a is not None and b is not None and (a.parts or b.parts):
-        sides = a.parts or {}, b.parts or {}
-        splits = [
-            _split(sides[0].get(name, _NOTHING), sides[1].get(name, _NOTHING), divisors)
-            for name in dict.fromkeys((*sides[0], *sides[1]))
-        ]
-        return _sum([by_count for by_count, _ in splits]), _sum([by_duration for _, by_duration in splits])
-    figures = [
-        _each(side, divisor, what)
-        for what in ("count", "total")
-        for side, divisor in zip((a, b), divisors, strict=True)
-    ]
-    return split(*figures)
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return sum(present) if len(present) == len(values) else None
-
-
-def split(count_a: float | None, count_b: float | None, total_a: float | None, total_b: float | None) -> _Split:
-    """Split two totals' difference by count and duration; ``None`` twice if an argument is missing.
+def _split_figures(a: Figures, b: Figures, basis: Basis) -> _Pair:
+    """Split two totals' difference by count and duration; ``None`` twice if a figure is missing.
 
     A row on only one side differs by count.
     """
+    (count_a, count_b), (total_a, total_b) = (_pair(extra, a, b, basis) for extra in (_COUNT, _TOTAL))
     if count_a is None or count_b is None or total_a is None or total_b is None:
         return None, None
     if not count_a or not count_b:

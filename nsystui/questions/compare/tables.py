@@ -18,7 +18,7 @@ from nsystui.base.types import Flags
 from nsystui.questions.algebra.groups import measures_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.blocking.budget import LABELS, iterations
-from nsystui.questions.compare.pairs import Compared, Extra, Key, Measured, columns_of, compared, minus, ratio
+from nsystui.questions.compare.pairs import Compared, Extra, Figures, Key, Measured, columns_of, compared, minus, ratio
 from nsystui.questions.compare.side import Basis, Side, both, gpu_basis
 from nsystui.questions.kernels.activities import API, MEMORY, memory_sizes, work_summary
 from nsystui.questions.kernels.summary import GroupBy, Names, kernel_summary
@@ -31,8 +31,6 @@ from nsystui.questions.ranks.steps import StepTimes, step_times
 from nsystui.store import tables
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from nsystui.questions.nvtx.ranges import NvtxRanges
 
 
@@ -83,9 +81,9 @@ def _short_name(side: Side) -> Callable[[str], Value]:
 
 
 def _with_parts(rows: Mapping[Key, Measured], side: Side, kind_of: Callable[[str], Value]) -> dict[Key, Measured]:
-    parts: dict[Key, dict[Value, Measured]] = {key: {} for key in rows}
+    parts: dict[Key, dict[Value, Figures]] = {key: {} for key in rows}
     for (name,), kernel in by_name(kernel_summary(side.job.session, side.selection.with_name(None))).items():
-        parts.setdefault((kind_of(str(name or "")),), {})[name] = kernel
+        parts.setdefault((kind_of(str(name or "")),), {})[name] = kernel.figures
     return {key: replace(row, parts=parts[key]) for key, row in rows.items()}
 
 
@@ -126,17 +124,20 @@ def graph_time(side: Side) -> int:
 
 def by_name(answer: TableAnswer, key: str = "name") -> dict[Key, Measured]:
     """Return the rows of a summary by name, or by another column."""
-    return {
-        (row[key],): Measured(int(row["count"] or 0), row["total"], row["median"])  # type: ignore[arg-type]
-        for row in answer.records()
-    }
+    return {(row[key],): Measured(_figures(row)) for row in answer.records()}
+
+
+def _figures(row: Mapping[str, Value], **extras: str) -> Figures:
+    """Return the figures in a row; ``extras`` are the columns of further figures."""
+    columns = {"count": "count", "total": "total", "median": "median", **extras}
+    return {key: cell if isinstance(cell := row[column], int | float) else None for key, column in columns.items()}
 
 
 def _with_sizes(side: Side, operations: Mapping[Key, Measured]) -> dict[Key, Measured]:
     answer = memory_sizes(side.job.session, side.selection)
     cells = zip(answer.cells("name"), answer.cells("total"), strict=True)
     sizes = {name: size for name, size in cells if isinstance(size, int | float)}
-    return {key: replace(measured, sums={"size": sizes.get(key[0])}) for key, measured in operations.items()}
+    return {key: Measured({**row.figures, "size": sizes.get(key[0])}) for key, row in operations.items()}
 
 
 _WHAT = Column("what", header="What", label="what", importance=4)
@@ -155,10 +156,10 @@ def nccl(a: Side, b: Side) -> Compared:
     """
     group_by: tuple[NcclProperty, ...] = USUAL
     answers = [_summary(side, group_by) for side in (a, b)]
-    if len({_knows_sizes(answer.frame()) for answer in answers if len(answer)}) > 1:
+    if len({_knows_sizes(answer.records()) for answer in answers if len(answer)}) > 1:
         group_by = (NcclProperty.COLLECTIVE,)
         answers = [_summary(side, group_by) for side in (a, b)]
-    is_of_kernels = any((answer.frame()["what"] == KERNEL).any() for answer in answers)
+    is_of_kernels = any(KERNEL in answer.cells("what") for answer in answers)
     what: What = KERNEL if is_of_kernels or not any(map(len, answers)) else CALL
     of_calls = Basis(a.ranks_with(tables.nccl_calls), b.ranks_with(tables.nccl_calls))
     basis = gpu_basis(a, b, "kernels") if what == KERNEL else of_calls
@@ -167,8 +168,17 @@ def nccl(a: Side, b: Side) -> Compared:
         notes.append("rows are by collective alone because only one side has message sizes")
     notes += both(answers[0].notes, answers[1].notes)
     names = (_WHAT, *(COLUMNS[part] for part in group_by))
-    sides = _measured_rows(answers[0].frame(), what, group_by), _measured_rows(answers[1].frame(), what, group_by)
-    return compared("diff-nccl", names, sides, basis, notes, _EXTRAS)
+    sides = [
+        {
+            tuple(row.get(column.key) for column in names): Measured(
+                _figures(row, exposed="exposed", size="bytes", busbw="busbw")
+            )
+            for row in answer.records()
+            if row["what"] == what
+        }
+        for answer in answers
+    ]
+    return compared("diff-nccl", names, (sides[0], sides[1]), basis, notes, _EXTRAS)
 
 
 def _summary(side: Side, group_by: tuple[NcclProperty, ...]) -> TableAnswer:
@@ -176,31 +186,9 @@ def _summary(side: Side, group_by: tuple[NcclProperty, ...]) -> TableAnswer:
     return nccl_summary(job.session, side.selection, job.ranks, job.pairing(), group_by)
 
 
-def _knows_sizes(frame: pd.DataFrame) -> bool:
-    kernels = frame[frame["what"] == KERNEL]
-    return bool((kernels if len(kernels) else frame)["bucket"].notna().any())
-
-
-def _measured_rows(frame: pd.DataFrame, what: What, group_by: tuple[NcclProperty, ...]) -> dict[Key, Measured]:
-    rows = frame[frame["what"] == what]
-    columns = ["count", "total", "median", "exposed", "bytes", "busbw", *[COLUMNS[part].key for part in group_by]]
-    measured: dict[Key, Measured] = {}
-    for count, total, median, exposed, size, busbw, *values in zip(*(rows[key] for key in columns), strict=True):
-        sums = {"exposed": _as_int(exposed), "size": _as_int(size)}
-        key = (what, *(value if isinstance(value, str) else None for value in values))
-        measured[key] = Measured(int(count), _as_int(total), _as_float(median), sums, {"busbw": _as_float(busbw)})
-    return measured
-
-
-def _as_float(value: object) -> float | None:
-    import pandas as pd
-
-    return None if pd.isna(value) else float(value)  # type: ignore[arg-type]
-
-
-def _as_int(value: object) -> int | None:
-    number = _as_float(value)
-    return None if number is None else int(value)  # type: ignore[call-overload]
+def _knows_sizes(rows: Sequence[Mapping[str, Value]]) -> bool:
+    kernels = [row for row in rows if row["what"] == KERNEL]
+    return any(row.get("bucket") is not None for row in kernels or rows)
 
 
 _RANGE = (Column("name", header="Range", label="range"),)
@@ -283,12 +271,12 @@ def _measured_ranges(
     gpu = np.bincount(number[rows], ranges.values("gpu_length", rows))[used]
     ranges.forget()
     names = list(numbers)
-    values = zip(
-        used.tolist(), *(measures[key].tolist() for key in ("count", "total", "median")), gpu.tolist(), strict=True
-    )
+    columns = {key: measures[key].tolist() for key in ("count", "total", "median")}
+    columns["gpu"] = gpu.astype(np.int64).tolist() if has_gpu else [None] * len(gpu)
+    figures = zip(*columns.values(), strict=True)
     return {
-        (names[index],): Measured(count, total, median, {"gpu": int(projected) if has_gpu else None})
-        for index, count, total, median, projected in values
+        (names[index],): Measured(dict(zip(columns, row, strict=True)))
+        for index, row in zip(used.tolist(), figures, strict=True)
     }
 
 

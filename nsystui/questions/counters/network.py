@@ -208,9 +208,9 @@ def _of_efa(
     job: OpenJob, hosts: dict[int, str], selected_reports: set[int], notes: list[str]
 ) -> Iterator[tuple[int, _Key, str, int, Samples]]:
     """Yield samples like `_sampled` from EFA counters that are running totals of bytes."""
-    efa = counters(job, selected_reports)
+    lanes, _ = counters(job, selected_reports)
     left_out = set()
-    for lane in efa.lanes:
+    for lane in lanes:
         name = lane.counter.lower()
         figure = next((index for index, endings in enumerate(_ENDINGS) if name.endswith(endings)), None)
         if figure is None or not lane.is_total:
@@ -218,7 +218,7 @@ def _of_efa(
             continue
         key = _Key(hosts[lane.report], EFA, None, lane.adapter, None if hosts[lane.report] else lane.report)
         yield figure, key, lane.adapter, lane.report, (lane.starts, lane.ends, lane.values)
-    if efa.lanes and not left_out.issuperset(lane.counter for lane in efa.lanes):
+    if not left_out.issuperset(lane.counter for lane in lanes):
         notes.append("EFA counters are taken as running totals of bytes by their names, which NVIDIA does not document")
     if left_out:
         notes.append(f"EFA counters that are not totals of bytes received or sent: {', '.join(sorted(left_out))}")

@@ -69,7 +69,6 @@ def kinds_of(text: str) -> tuple[EventKind, ...]:
 class KindTable:
     """A kind's table, name expression, and the condition that excludes other kinds."""
 
-    kind: EventKind
     table: sa.Table
     name: Expression
     condition: Condition | None = None
@@ -82,28 +81,24 @@ def _domain_and_name(table: sa.Table) -> Expression:
 
 
 KIND_TABLES: dict[EventKind, KindTable] = {
-    item.kind: item
-    for item in (
-        KindTable(EventKind.API, tables.api_calls, tables.api_calls.c.name),
-        KindTable(EventKind.KERNEL, tables.kernels, tables.kernels.c.name, tables.kernels.c.is_nccl == 0),
-        KindTable(EventKind.NCCL, tables.kernels, tables.kernels.c.name, tables.kernels.c.is_nccl == 1),
-        KindTable(EventKind.MEMORY, tables.memory_ops, tables.memory_ops.c.operation),
-        KindTable(
-            EventKind.GRAPH,
-            tables.graph_launches,
-            sa.literal("CUDA graph ", sa.Text) + sa.cast(tables.graph_launches.c.graph_id, sa.Text),
-        ),
-        KindTable(EventKind.HOST_FUNCTION, tables.host_functions, sa.literal("host function", sa.Text)),
-        KindTable(EventKind.SYNC, tables.syncs, tables.syncs.c.sync_type),
-        KindTable(EventKind.NVTX, tables.nvtx_ranges, _domain_and_name(tables.nvtx_ranges)),
-        KindTable(EventKind.MARK, tables.nvtx_marks, _domain_and_name(tables.nvtx_marks)),
-        KindTable(EventKind.MPI, tables.mpi_calls, tables.mpi_calls.c.name),
-        KindTable(EventKind.UCX, tables.ucx_calls, tables.ucx_calls.c.name),
-        KindTable(EventKind.OPENACC, tables.openacc_events, tables.openacc_events.c.name),
-        KindTable(EventKind.OPENMP, tables.openmp_events, tables.openmp_events.c.name),
-        KindTable(EventKind.OVERHEAD, tables.cuda_overhead, tables.cuda_overhead.c.name),
-        KindTable(EventKind.OS, tables.os_calls, tables.os_calls.c.name),
-    )
+    EventKind.API: KindTable(tables.api_calls, tables.api_calls.c.name),
+    EventKind.KERNEL: KindTable(tables.kernels, tables.kernels.c.name, tables.kernels.c.is_nccl == 0),
+    EventKind.NCCL: KindTable(tables.kernels, tables.kernels.c.name, tables.kernels.c.is_nccl == 1),
+    EventKind.MEMORY: KindTable(tables.memory_ops, tables.memory_ops.c.operation),
+    EventKind.GRAPH: KindTable(
+        tables.graph_launches,
+        sa.literal("CUDA graph ", sa.Text) + sa.cast(tables.graph_launches.c.graph_id, sa.Text),
+    ),
+    EventKind.HOST_FUNCTION: KindTable(tables.host_functions, sa.literal("host function", sa.Text)),
+    EventKind.SYNC: KindTable(tables.syncs, tables.syncs.c.sync_type),
+    EventKind.NVTX: KindTable(tables.nvtx_ranges, _domain_and_name(tables.nvtx_ranges)),
+    EventKind.MARK: KindTable(tables.nvtx_marks, _domain_and_name(tables.nvtx_marks)),
+    EventKind.MPI: KindTable(tables.mpi_calls, tables.mpi_calls.c.name),
+    EventKind.UCX: KindTable(tables.ucx_calls, tables.ucx_calls.c.name),
+    EventKind.OPENACC: KindTable(tables.openacc_events, tables.openacc_events.c.name),
+    EventKind.OPENMP: KindTable(tables.openmp_events, tables.openmp_events.c.name),
+    EventKind.OVERHEAD: KindTable(tables.cuda_overhead, tables.cuda_overhead.c.name),
+    EventKind.OS: KindTable(tables.os_calls, tables.os_calls.c.name),
 }
 
 

@@ -18,7 +18,7 @@ from nsystui.base.resources import step_back
 if TYPE_CHECKING:
     from nsystui.base.kernel_families import Rules
     from nsystui.questions.job.job import OpenJob
-    from nsystui.questions.nccl_log.steps import IterationSpan
+    from nsystui.questions.nccl_log.summary import IterationSpan
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.packing import Progress

@@ -142,12 +142,10 @@ def _indices_in_groups(groups: _Groups) -> tuple[Ints, Ints]:
 
 def place_in_group(group: Ints) -> Ints:
     """Return each entry's number of earlier entries of its group."""
-    order = np.argsort(group, kind="stable")
-    is_first = np.concatenate(([True], np.diff(group[order]) != 0))[: len(group)]
-    start = np.maximum.accumulate(np.where(is_first, np.arange(len(group)), 0))
-    index = np.empty(len(group), np.int64)
-    index[order] = np.arange(len(group)) - start
-    return index
+    import pandas as pd
+
+    indices: Ints = pd.Series(group).groupby(group).cumcount().to_numpy(np.int64)
+    return indices
 
 
 def common(group: Ints, code: Ints, count: int) -> Ints:

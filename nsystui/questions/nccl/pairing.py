@@ -443,48 +443,25 @@ def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[R
     return calls, kernels, labels, part.frame(first_ids)
 
 
-@dataclass(frozen=True)
-class PairingQuality:
-    """Kernels and communication calls counted by state, and the reasons if unpaired.
+def pairing_line(kernels: pd.DataFrame, calls: pd.DataFrame) -> str:
+    """Return the line under a table: ``paired 64 of 66 NCCL kernels with their calls · 2 kernels: launched before …``.
 
-    ``kernel_reasons`` and ``call_reasons``: (reason, count), most frequent first.
+    Kernels of other backends do not count. The line is empty if there are no kernels or no communication calls.
     """
-
-    kernels: dict[PairingState, int]
-    calls: dict[PairingState, int]
-    kernel_reasons: tuple[tuple[str, int], ...]
-    call_reasons: tuple[tuple[str, int], ...]
-
-    @classmethod
-    def of(cls, kernels: pd.DataFrame, calls: pd.DataFrame) -> PairingQuality:
-        """Count the rows of an `NcclPairing`, without kernels of other backends."""
-        kernels = kernels[kernels["backend"] == NCCL_BACKEND]
-        return cls(_counted_states(kernels), _counted_states(calls), _counted_reasons(kernels), _counted_reasons(calls))
-
-    @property
-    def line(self) -> str:
-        """The line under a table: ``paired 64 of 66 NCCL kernels with their calls · 2 kernels: launched before …``.
-
-        It is empty if there are no kernels or no calls.
-        """
-        kernels, calls = sum(self.kernels.values()), sum(self.calls.values())
-        if not kernels or not calls:
-            return ""
-        paired = kernels - self.kernels[PairingState.UNPAIRED]
-        whose = "its call" if kernels == 1 else "their calls"
-        parts = [f"paired {counted(paired, 'NCCL kernel', among=kernels)} with {whose}"]
-        if self.kernels[PairingState.ESTIMATED]:
-            parts[0] += f" ({self.kernels[PairingState.ESTIMATED]:,} estimated)"
-        parts += [f"{counted(count, 'kernel')}: {reason}" for reason, count in self.kernel_reasons]
-        parts += [f"{counted(count, 'call')}: {reason}" for reason, count in self.call_reasons]
-        return " · ".join(parts)
-
-
-def _counted_states(frame: pd.DataFrame) -> dict[PairingState, int]:
-    return {state: int((frame["state"] == state.value).sum()) for state in PairingState}
-
-
-def _counted_reasons(frame: pd.DataFrame) -> tuple[tuple[str, int], ...]:
-    counts = {str(reason): int(count) for reason, count in frame["reason"].value_counts().items()}
-    counted = [(reason.value, counts[reason.value]) for reason in Reason if counts.get(reason.value)]
-    return tuple(sorted(counted, key=lambda item: -item[1]))
+    kernels = kernels[kernels["backend"] == NCCL_BACKEND]
+    count = len(kernels)
+    if not count or not calls["state"].notna().any():
+        return ""
+    unpaired, estimated = (
+        int((kernels["state"] == state.value).sum()) for state in (PairingState.UNPAIRED, PairingState.ESTIMATED)
+    )
+    whose = "its call" if count == 1 else "their calls"
+    parts = [f"paired {counted(count - unpaired, 'NCCL kernel', among=count)} with {whose}"]
+    if estimated:
+        parts[0] += f" ({estimated:,} estimated)"
+    for word, frame in (("kernel", kernels), ("call", calls)):
+        counts = frame["reason"].value_counts()
+        reasons = [(int(counts.get(reason.value, 0)), reason.value) for reason in Reason]
+        by_count = sorted(reasons, key=lambda item: -item[0])
+        parts += [f"{counted(number, word)}: {reason}" for number, reason in by_count if number]
+    return " · ".join(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nsystui.base.text import safe_text, spans
 
@@ -20,15 +20,10 @@ _LEAST_TP_RATIO = 4
 """Least ratio of kernels: tensor parallelism reduces in every layer, data parallelism once for several."""
 
 
-class CommunicatorRole(NamedTuple):
-    """The open ranks of a communicator, ``0-3``, and its role: one of ``PP EP CP TP DP`` with the evidence."""
+def communicator_roles(kernels: pd.DataFrame) -> dict[str, tuple[str, str | None]]:
+    """Return the open ranks (``0-3``) and role of each communicator in the ``kernels`` of a pairing.
 
-    members: str
-    role: str | None
-
-
-def communicator_roles(kernels: pd.DataFrame) -> dict[str, CommunicatorRole]:
-    """Return the role of each communicator in the ``kernels`` of a pairing; ``None`` if nothing shows it.
+    The role is one of ``PP EP CP TP DP`` with the evidence, or ``None`` if nothing shows it.
 
     Communication in NVTX ranges named after context parallelism is CP. Otherwise, sends and receives alone are pipeline
     stages (PP), and exchanges of all with all are experts (EP). If two communicators reduce and share a rank, the
@@ -53,7 +48,7 @@ def communicator_roles(kernels: pd.DataFrame) -> dict[str, CommunicatorRole]:
         if ratio >= _LEAST_TP_RATIO:
             roles[group] = f"TP: neighbouring ranks, {ratio:.0f} times as many kernels as the other group of a rank"
             roles |= dict.fromkeys(others, "DP: reduces across groups of TP")
-    return {key: CommunicatorRole(spans(ranks), roles[key]) for key, ranks in members.items()}
+    return {key: (spans(ranks), roles[key]) for key, ranks in members.items()}
 
 
 def _role(kernels: pd.DataFrame, ranks: set[int], world: set[int]) -> tuple[str | None, float]:

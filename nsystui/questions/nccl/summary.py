@@ -26,7 +26,7 @@ from nsystui.questions.nccl.grouping import (
     shared_values,
     values_of,
 )
-from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
+from nsystui.questions.nccl.pairing import NcclPairing, pairing_line
 from nsystui.questions.nccl.roles import communicator_roles
 from nsystui.questions.nccl.units import first_of_each
 from nsystui.questions.nccl.verdict import VERDICT, Together, verdict
@@ -71,7 +71,7 @@ def nccl_notes(
     if graphs := session.count(tables.graph_launches):
         why = "NCCL kernels in them were not traced one by one (record with --cuda-graph-trace=node)"
         notes.append(f"{counted(graphs, 'whole CUDA graph launch', 'are')} not in this table: {why}")
-    line = PairingQuality.of(selected(pairing.kernels, selection), selected(pairing.calls, selection)).line
+    line = pairing_line(selected(pairing.kernels, selection), selected(pairing.calls, selection))
     sources = [
         _SOURCES[source] for source in sorted(communication["size_source"].dropna().unique()) if source in _SOURCES
     ]

@@ -1,4 +1,6 @@
-"""The sums of a debug log, added up while it is read: calls are counted by kind, not stored.
+"""The sums of a debug log, or of some training iterations in it, added up while it is read.
+
+Calls are counted by kind, not stored.
 
 Memory grows with the number of different message sizes, GPUs and communicators, not with the log.
 """
@@ -10,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nsystui.base.text import counted
+from nsystui.base.errors import UsageError
+from nsystui.base.text import counted, whole_number
 from nsystui.exports.nccl_log.files import Reported, TrainingStep
 from nsystui.exports.nccl_log.inspector import InspectedCall, InspectedKind, InspectedRank
 from nsystui.exports.nccl_log.lines import (
@@ -27,11 +30,71 @@ from nsystui.exports.nccl_log.lines import (
 from nsystui.exports.nccl_log.topology import TopologyLine
 from nsystui.questions.nccl.communicators import CommunicatorRank, Communicators
 from nsystui.questions.nccl.names import bucket_of
-from nsystui.questions.nccl_log.steps import StepCut
 from nsystui.questions.nccl_log.topology import Topology
 
 _PENDING_LIMIT = 50_000
 _ITERATION_LIMIT = 100_000
+_ALWAYS = (CommunicatorLine, TopologyLine)
+
+
+@dataclass(frozen=True)
+class IterationSpan:
+    """The iterations from ``first`` to ``last``, both included; ``None`` is an open end."""
+
+    first: int | None = None
+    last: int | None = None
+
+    def __contains__(self, iteration: int) -> bool:
+        return (self.first is None or self.first <= iteration) and (self.last is None or iteration <= self.last)
+
+    def __str__(self) -> str:
+        return f"{'' if self.first is None else self.first}:{'' if self.last is None else self.last}"
+
+
+def steps_of(text: str) -> IterationSpan:
+    """Parse ``45:50``, ``45:``, ``:50`` or ``45``. Raises UsageError."""
+    first, colon, last = (word.strip() for word in text.partition(":"))
+    low, high = whole_number(first), whole_number(last)
+    if not (first or last) or (first and low is None) or (last and high is None):
+        raise UsageError(f"steps {text!r}: write A:B, such as 45:50 (both included), A: or :B")
+    if not colon:
+        high = low
+    if low is not None and high is not None and high < low:
+        raise UsageError(f"steps {text!r}: {low}:{high} goes backwards")
+    return IterationSpan(low, high)
+
+
+class StepCut:
+    """A filter for the lines of some iterations, log by log.
+
+    The lines from iteration N's training line to the next training line count as N's, as in ``1-separate-steps.awk`` of
+    ``nsys-profiling`` (its ``44 < N <= 50`` is 45:50). NeMo writes the line when the iteration is over, so these are
+    the calls of the next iteration. Communicators and their topology always pass, because they precede the training.
+
+    ``heard``: the number of training lines, of iterations ``first`` to ``last``; ``chosen``: how many of them passed;
+    ``outside``: the number of calls left out.
+    """
+
+    def __init__(self, steps: IterationSpan) -> None:
+        self._steps = steps
+        self.heard = self.chosen = self.outside = 0
+        self.first: int | None = None
+        self.last: int | None = None
+
+    def of(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Yield the lines of one log that pass."""
+        is_inside = False
+        for line in lines:
+            if type(line) is TrainingStep:
+                is_inside = line.iteration in self._steps
+                self.heard += 1
+                self.chosen += is_inside
+                self.first = line.iteration if self.first is None else min(self.first, line.iteration)
+                self.last = line.iteration if self.last is None else max(self.last, line.iteration)
+            if is_inside or type(line) in _ALWAYS:
+                yield line
+            elif type(line) in (Call, InspectedCall):
+                self.outside += 1
 
 
 class CallKind(NamedTuple):
@@ -241,12 +304,8 @@ class LogSummary:
 _RECORD = "record with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING"
 
 
-def notes(summary: LogSummary, cut: StepCut | None = None) -> tuple[str, ...]:
-    """Return the notes of a log's tables; ``cut`` filters its lines."""
-    return tuple(_notes(summary, cut))
-
-
-def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
+def notes(summary: LogSummary, cut: StepCut | None = None) -> Iterator[str]:
+    """Yield the notes of a log's tables; ``cut`` filters its lines."""
     unread = [f"{summary.unread[damage]:,} {damage.value}" for damage in Damage if summary.unread[damage]]
     reasons = f" ({', '.join(unread)})" if unread else ""
     calls_and_lines = f"{counted(summary.calls + summary.inspected_calls, 'call')} in {counted(summary.lines, 'line')}"

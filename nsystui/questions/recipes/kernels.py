@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import sqlalchemy as sa
@@ -11,14 +11,15 @@ import sqlalchemy as sa
 from nsystui.base.answer import NAME, Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.errors import UsageError, meant
 from nsystui.base.selection import Selection
-from nsystui.base.types import Condition, Flags, Query
-from nsystui.questions.algebra.intervals import EMPTY, Times
+from nsystui.base.types import Condition, Query
+from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names, kernel_notes, name_of
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.recipes.recipe import AskRecipe, RecipeOptions, of_each_rank
 from nsystui.store import tables
+from nsystui.store.results import Arrays
 from nsystui.store.session import Session
 
 _KERNELS = tables.kernels
@@ -100,8 +101,7 @@ _COLUMNS = (
     Column("alone", header="Alone (ns)", label="alone", unit=Unit.DURATION, importance=2),
     NAME,
 )
-_KINDS = {1: "communication", 0: "compute"}
-_DEVICE_KEY = ("report", "process", "device")
+_KINDS = {True: "communication", False: "compute"}
 
 
 def _overlap_of_ranks(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
@@ -116,55 +116,44 @@ def _overlaps(job: OpenJob, selection: Selection) -> Answer:
     ``overlap`` is the time of the launches during which the other kind ran on the same device of the same process;
     concurrent launches all count. ``alone`` is ``total`` minus ``overlap``.
     """
+    import pandas as pd
+
     table = tables.kernels
-    keys = [table.c[key] for key in (*_DEVICE_KEY, "is_nccl")]
     name = sa.func.coalesce(table.c.name, "").label("name")
     job_times = [(table.c[key] + table.c.clock_offset).label(f"job_{key}") for key in ("start", "end")]
     is_complete = [table.c.start.is_not(None), table.c.end.is_not(None), table.c.device.is_not(None)]
+    keys = [table.c[key] for key in ("report", "process", "device", "is_nccl")]
     query = sa.select(*keys, name, *job_times).where(*where(table, selection, table.c.name), *is_complete)
-    gpus = [(item.device.task.task, item) for item in job.busy(Selection(tasks=selection.tasks)).devices]
-    devices = {(task.report, task.process, item.device.device): item for task, item in gpus}
-    sums: dict[tuple[int, str], list[int]] = {}
-    if job.session.count(table):
-        for batch in job.session.array_batches(query):
-            starts, ends = batch["job_start"], np.maximum(batch["job_end"], batch["job_start"])
-            is_nccl = batch["is_nccl"].astype(bool)
-            overlap = _overlap_times(devices, [batch[key] for key in _DEVICE_KEY], is_nccl, starts, ends)
-            columns = (is_nccl.tolist(), batch["name"].tolist(), (ends - starts).tolist(), overlap.tolist())
-            _add(sums, zip(*columns, strict=True))
-    largest_first = sorted(sums.items(), key=lambda item: (-item[1][0], item[0][1]))
-    rows: list[Row] = [
-        (_KINDS[kind], total, count, overlap, 100.0 * overlap / total if total else None, total - overlap, name)
-        for (kind, name), (total, count, overlap) in largest_first
-    ]
+    devices = job.busy(Selection(tasks=selection.tasks)).devices
+    parts = []
+    for batch in job.session.array_batches(query) if job.session.count(table) else ():
+        starts, ends = batch["job_start"], np.maximum(batch["job_end"], batch["job_start"])
+        overlap = _overlap_times(devices, batch, starts, ends)
+        columns = {"is_nccl": batch["is_nccl"] == 1, "name": batch["name"], "total": ends - starts, "overlap": overlap}
+        parts.append(pd.DataFrame({**columns, "count": 1}).groupby(["is_nccl", "name"]).sum())
+    rows: list[Row] = []
+    if parts:
+        sums = pd.concat(parts).groupby(level=["is_nccl", "name"]).sum().reset_index()
+        sums = sums.sort_values(["total", "name"], ascending=[False, True], kind="stable")
+        cells = (sums[key].tolist() for key in ("is_nccl", "total", "count", "overlap", "name"))
+        for kind, total, count, overlap, kernel in zip(*cells, strict=True):
+            share = 100.0 * overlap / total if total else None
+            rows.append((_KINDS[kind], total, count, overlap, share, total - overlap, kernel))
     total_rows = len(rows) if selection.is_everything else None
     return TableAnswer("nccl-gpu-overlap", _COLUMNS, rows, total_rows, kernel_notes(job.session))
 
 
-def _overlap_times(
-    devices: dict[tuple[int, int, int], DeviceIntervals],
-    key_columns: Sequence[Times],
-    is_nccl: Flags,
-    starts: Times,
-    ends: Times,
-) -> Times:
-    overlap = np.zeros(len(starts), np.int64)
-    for key in {tuple(row) for row in zip(*(values.tolist() for values in key_columns), strict=True)}:
-        is_on_device = np.logical_and.reduce([values == part for values, part in zip(key_columns, key, strict=True)])
-        parts = devices[key].parts if key in devices else None
-        for kind in (False, True):
-            rows = np.flatnonzero(is_on_device & (is_nccl == kind))
-            other = EMPTY if parts is None else parts.kernels if kind else parts.nccl
-            overlap[rows] = other.covered(starts[rows], ends[rows])
+def _overlap_times(devices: Sequence[DeviceIntervals], kernels: Arrays, starts: Times, ends: Times) -> Times:
+    """Return how long the other kind of kernels ran on the same GPU during each kernel."""
+    overlap, reports = np.zeros(len(starts), np.int64), set(np.unique(kernels["report"]).tolist())
+    for task, device, parts in ((item.device.task.task, item.device.device, item.parts) for item in devices):
+        if task.report in reports:
+            is_here = (kernels["report"] == task.report) & (kernels["process"] == task.process)
+            is_here &= kernels["device"] == device
+            for is_kind, other in ((kernels["is_nccl"] == 1, parts.kernels), (kernels["is_nccl"] != 1, parts.nccl)):
+                rows = np.flatnonzero(is_here & is_kind)
+                overlap[rows] = other.covered(starts[rows], ends[rows])
     return overlap
-
-
-def _add(sums: dict[tuple[int, str], list[int]], kernels: Iterable[tuple[bool, str, int, int]]) -> None:
-    for kind, name, length, overlap in kernels:
-        row_sums = sums.setdefault((int(kind), name), [0, 0, 0])
-        row_sums[0] += length
-        row_sums[1] += 1
-        row_sums[2] += overlap
 
 
 ASK: dict[str, AskRecipe] = {"cuda_gpu_kern_hist": _histogram_of_ranks, "nccl_gpu_overlap_trace": _overlap_of_ranks}

@@ -113,10 +113,10 @@ def _network_map(job: OpenJob, selection: Selection, options: RecipeOptions) -> 
 def _with_efa(job: OpenJob, selection: Selection, shown: RecipeMap) -> RecipeMap:
     """Add a line per EFA adapter (by host and name) and a figure per EFA counter."""
     hosts = hosts_of(job)
-    efa = counters(job, {report.index for report in selected_reports(job.session, selection)})
-    numbers = {counter: number for number, counter in enumerate(dict.fromkeys(lane.counter for lane in efa.lanes))}
+    lanes, notes = counters(job, {report.index for report in selected_reports(job.session, selection)})
+    numbers = {counter: number for number, counter in enumerate(dict.fromkeys(lane.counter for lane in lanes))}
     if not numbers:
-        return replace(shown, notes=(*efa.notes, *shown.notes))
+        return replace(shown, notes=(*notes, *shown.notes))
     old = shown.figures if shown.lines else ()
     empty = np.full((len(numbers), shown.bins), np.nan)
     lines = [
@@ -128,7 +128,7 @@ def _with_efa(job: OpenJob, selection: Selection, shown: RecipeMap) -> RecipeMap
         for line in shown.lines
     ]
     by_adapter: dict[tuple[str, int, str], dict[str, list[Samples]]] = {}
-    for lane in efa.lanes:
+    for lane in lanes:
         key = (hosts[lane.report], -1 if hosts[lane.report] else lane.report, lane.adapter)
         by_adapter.setdefault(key, {}).setdefault(lane.counter, []).append((lane.starts, lane.ends, lane.values))
     for (host, _, adapter), parts in sorted(by_adapter.items()):
@@ -140,12 +140,12 @@ def _with_efa(job: OpenJob, selection: Selection, shown: RecipeMap) -> RecipeMap
             means[number] = mean_rate(*rates, *edges, 1)[0]
         label = f"{host} {adapter}".strip() if len(set(hosts.values())) > 1 else adapter
         lines.append(MapLine((host, adapter, EFA, None), label, values, means))
-    totals = {lane.counter for lane in efa.lanes if lane.is_total}
+    totals = {lane.counter for lane in lanes if lane.is_total}
     figures = (
         *old,
         *(Figure(_counter_column(number, counter, totals), "memory") for counter, number in numbers.items()),
     )
-    return replace(shown, figures=figures, lines=tuple(lines), notes=(*efa.notes, *shown.notes))
+    return replace(shown, figures=figures, lines=tuple(lines), notes=(*notes, *shown.notes))
 
 
 def _counter_column(number: int, counter: str, totals: set[str]) -> Column:

@@ -45,12 +45,11 @@ _GPU_COLUMNS = (
     START,
     DURATION,
     Column("correlation_id", header="CorrId", label="corr", unit=Unit.NUMBER, importance=3),
-    Column("grid_x", header="GrdX", label="grid x", unit=Unit.NUMBER, importance=5),
-    Column("grid_y", header="GrdY", label="grid y", unit=Unit.NUMBER, importance=5),
-    Column("grid_z", header="GrdZ", label="grid z", unit=Unit.NUMBER, importance=5),
-    Column("block_x", header="BlkX", label="block x", unit=Unit.NUMBER, importance=5),
-    Column("block_y", header="BlkY", label="block y", unit=Unit.NUMBER, importance=5),
-    Column("block_z", header="BlkZ", label="block z", unit=Unit.NUMBER, importance=5),
+    *(
+        Column(f"{key}_{axis}", header=f"{title}{axis.upper()}", label=f"{key} {axis}", unit=Unit.NUMBER, importance=5)
+        for key, title in (("grid", "Grd"), ("block", "Blk"))
+        for axis in "xyz"
+    ),
     Column("registers", header="Reg/Trd", label="regs", unit=Unit.NUMBER, importance=6),
     Column("static_memory", header="StcSMem (MB)", label="static MB", unit=Unit.MEGABYTES, decimals=3, importance=6),
     Column("dynamic_memory", header="DymSMem (MB)", label="dynamic MB", unit=Unit.MEGABYTES, decimals=3, importance=6),

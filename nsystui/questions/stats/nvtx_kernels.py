@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import PID, TID, Column, TableAnswer, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.types import Flags, Ints
+from nsystui.exports.metadata import pid_of, tid_of
 from nsystui.questions.algebra.groups import Groups
 from nsystui.questions.algebra.projection import Inside, are_outside, calls_inside
 from nsystui.questions.kernels.summary import name_of
@@ -27,7 +28,7 @@ from nsystui.questions.queries.conditions import duration, is_launched_by, where
 from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.statistics import SPREAD
 from nsystui.questions.stats.cuda_sums import Coded
-from nsystui.questions.stats.nvtx_ranges import pids, style, tids
+from nsystui.questions.stats.nvtx_ranges import style
 from nsystui.questions.stats.report import ReportOptions
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -185,7 +186,7 @@ def _counted(ranges: Ranges, calls: _KernelCalls, inside: Sequence[Inside], memb
     frame, outer, group = _grouped(outer[of_range], calls, of_call)
     frame["range"], frame["is_push_pop"] = outer // len(threads) // 2, outer // len(threads) % 2 == 1
     thread = threads[outer % len(threads)]
-    frame["pid"], frame["tid"] = pids(thread), tids(thread)
+    frame["pid"], frame["tid"] = pid_of(thread), tid_of(thread)
     frame["range_count"] = distinct(group, of_range)
     return frame
 
@@ -196,7 +197,7 @@ def _counted_outside(calls: _KernelCalls) -> pd.DataFrame:
     frame, outer, _ = _grouped(lane * 2 + calls.is_known, calls, np.arange(len(lane)))
     thread, is_known = threads[outer // 2], outer % 2 == 1
     frame["range"], frame["is_push_pop"], frame["range_count"] = _NONE, False, 0
-    frame["pid"], frame["tid"] = (np.where(is_known, ids_of(thread), _NONE) for ids_of in (pids, tids))
+    frame["pid"], frame["tid"] = (np.where(is_known, ids_of(thread), _NONE) for ids_of in (pid_of, tid_of))
     return frame
 
 

@@ -11,6 +11,7 @@ from nsystui.base.answer import PID, TID, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection
 from nsystui.base.text import counted
 from nsystui.base.types import Ints
+from nsystui.exports.metadata import pid_of, tid_of
 from nsystui.questions.algebra.groups import Groups, distinct
 from nsystui.questions.algebra.nesting import NO_PARENT, one_timeline, tree_of
 from nsystui.questions.algebra.projection import are_outside, calls_inside, project_parts
@@ -26,7 +27,7 @@ from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.time_window import selected_reports
 from nsystui.questions.stats.nvtx_kernels import kernels_by_range
-from nsystui.questions.stats.nvtx_ranges import NESTED, NestedRanges, RangeTrace, pids, style, tids
+from nsystui.questions.stats.nvtx_ranges import NESTED, NestedRanges, RangeTrace, style
 from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -256,10 +257,9 @@ def _outside(ranges: Ranges, launches: LaunchCallColumns) -> list[Row]:
     if not len(calls):
         return []
     first, ends = int(launches.op_start[calls].min()), launches.op_end[calls]
-    last = calls[[ends.argmax()]]
-    (pid,), (tid,) = pids(launches.threads[last]), tids(launches.threads[last])
+    thread = int(launches.threads[calls[ends.argmax()]])
     op_count = len(distinct(launches.correlation[calls]))
-    cells: Row = (None, None, None, pid, tid)
+    cells: Row = (None, None, None, pid_of(thread), tid_of(thread))
     return [(None, first, int(ends.max()) - first, *cells, op_count, None, 0, None, None, None)]
 
 

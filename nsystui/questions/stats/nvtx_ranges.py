@@ -47,8 +47,8 @@ class NestedRanges(Ranges):
             "start": part.start.tolist(),
             "duration": (part.end - part.start).tolist(),
             "style": [style(flag) for flag in part.is_push_pop.tolist()],
-            "pid": pids(part.thread),
-            "tid": tids(part.thread),
+            "pid": pid_of(part.thread).tolist(),
+            "tid": tid_of(part.thread).tolist(),
             "level": part.level.tolist(),
             "child_count": part.child_count.tolist(),
             "row": part.row.tolist(),
@@ -139,18 +139,6 @@ def _stacks(indices: Sequence[int], parent: Ints, row: Ints) -> list[str]:
     return [text_by_index[index] for index in indices]
 
 
-def pids(thread: Ints) -> list[int]:
-    """Return the process numbers in NVIDIA's serialised thread ids."""
-    numbers: list[int] = pid_of(thread).tolist()
-    return numbers
-
-
-def tids(thread: Ints) -> list[int]:
-    """Return the thread numbers in NVIDIA's serialised thread ids."""
-    numbers: list[int] = tid_of(thread).tolist()
-    return numbers
-
-
 def style(is_push_pop: bool) -> str:
     """Return nsys's word for push/pop and for start/end ranges."""
     return "PushPop" if is_push_pop else "StartEnd"
@@ -180,9 +168,13 @@ _TRACE_COLUMNS = (
 )
 
 
-def _of_one_style(session: Session, selection: Selection, types: tuple[int, ...], name: str) -> TableAnswer:
-    answer = nvtx_summary(session, selection, types=types)
-    return replace(answer.with_columns(tuple(column for column in answer.columns if column.key != "style")), name=name)
+def _of_one_style(name: str, types: tuple[int, ...]) -> AskReport:
+    def ask(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
+        answer = nvtx_summary(session, selection, types=types)
+        columns = tuple(column for column in answer.columns if column.key != "style")
+        return replace(answer.with_columns(columns), name=name)
+
+    return ask
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,11 +217,7 @@ def _push_pop_trace(session: Session, selection: Selection, _: ReportOptions) ->
 
 ASK: dict[str, AskReport] = {
     "nvtx_sum": lambda session, selection, _: replace(nvtx_summary(session, selection), name="nvtx-sum"),
-    "nvtx_pushpop_sum": lambda session, selection, _: _of_one_style(
-        session, selection, PUSH_POP_TYPES, "nvtx-pushpop-sum"
-    ),
-    "nvtx_startend_sum": lambda session, selection, _: _of_one_style(
-        session, selection, START_END_TYPES, "nvtx-startend-sum"
-    ),
+    "nvtx_pushpop_sum": _of_one_style("nvtx-pushpop-sum", PUSH_POP_TYPES),
+    "nvtx_startend_sum": _of_one_style("nvtx-startend-sum", START_END_TYPES),
     "nvtx_pushpop_trace": _push_pop_trace,
 }

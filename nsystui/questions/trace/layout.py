@@ -6,16 +6,14 @@ Slices on a stream's track never overlap; calls and NVTX ranges on a thread's tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Task
-from nsystui.base.types import Array, Expression
+from nsystui.base.types import Expression
 from nsystui.base.units import numbered
 from nsystui.exports.metadata import pid_of, tid_of
 from nsystui.questions.events.kinds import RUNTIMES, STREAM_KINDS, EventKind
@@ -79,11 +77,17 @@ def streams_of(
     last_ends: dict[_Key, int] = {}
     crowded: set[_Key] = set()
     for part in parts:
-        for key, start, end in _slices_by_stream(session, selection, kinds, part):
-            ends_so_far = np.maximum.accumulate(np.concatenate(([last_ends.get(key, start[0])], end)))
-            if (start < ends_so_far[:-1]).any():
-                crowded.add(key)
-            last_ends[key] = int(ends_so_far[-1])
+        keys, columns = _rows(session, selection, kinds, part)
+        end = sa.func.greatest(columns.end, columns.start + 1)  # each slice has at least 1 ns
+        earlier = sa.func.max(end).over(partition_by=keys, order_by=columns.start, rows=(None, -1))
+        rows = sa.select(*keys, columns.start, end.label("end"), (columns.start < earlier).label("overlaps")).subquery()
+        spans = (sa.func.min(rows.c.start), sa.func.max(rows.c.end), sa.func.bool_or(rows.c.overlaps))
+        names = [rows.c[key.name] for key in keys]
+        for *key, start, last, overlaps in session.rows(sa.select(*names, *spans).group_by(*names)):
+            stream: _Key = tuple(key)
+            if overlaps or start < last_ends.get(stream, start):
+                crowded.add(stream)
+            last_ends[stream] = max(last, last_ends.get(stream, last))
     lanes, crossing = _lanes(session, selection, kinds, parts, crowded) if crowded else ({}, {})
     return [_Stream(Task(key[0], key[1]), key[2], key[3], lanes.get(key, 1)) for key in sorted(last_ends)], crossing
 
@@ -95,21 +99,6 @@ def _rows(
     fields = ("report", "process", "device", "stream", "correlation_id", "start", "end", "kind_order", "row")
     rows = slices(session, selection, kinds, fields, extra=part).subquery()
     return [rows.c[name].label(name) for name in fields[:4]], rows.c
-
-
-def _slices_by_stream(
-    session: Session, selection: Selection, kinds: Sequence[EventKind], part: ByTable
-) -> Iterator[tuple[_Key, Array, Array]]:
-    """Yield starts and ends of each stream's slices by start; each slice has at least 1 ns."""
-    key, columns = _rows(session, selection, kinds, part)
-    end = sa.func.greatest(columns.end, columns.start + 1).label("end")
-    rows = session.arrays(sa.select(*key, columns.start.label("start"), end).order_by(*key, columns.start))
-    keys = np.stack([rows[name] for name in ("report", "process", "device", "stream")])
-    changes = (np.diff(keys) != 0).any(axis=0)
-    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(rows["start"])] if len(rows["start"]) else []
-    for first, after in pairwise(edges):
-        report, process, device, stream = keys[:, first].tolist()
-        yield (report, process, device, stream), rows["start"][first:after], rows["end"][first:after]
 
 
 def _lanes(

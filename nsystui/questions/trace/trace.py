@@ -75,36 +75,31 @@ class Trace:
     def host_slices(self) -> Batches:
         """Yield rows of `HOST_FIELDS`, `HOST_DETAILS`: calls and ranges of each track by start, then longest first."""
         fields = (*HOST_FIELDS, *HOST_DETAILS)
-        for part in self.parts:
-            rows = self._rows(ON_CPU, (*fields, "kind_order", "row"), part)
-            if rows is not None:
-                track = ("report", "process", "thread", "kind_order", "domain")
-                order = [*(rows.c[field] for field in (*track, "start")), rows.c.end.desc(), rows.c.row]
-                yield from self.session.batches(_select(rows, fields).order_by(*order), _BATCH)
+        track = ("report", "process", "thread", "kind_order", "domain")
+        for rows in self._bands(ON_CPU, (*fields, "kind_order", "row")):
+            order = [*(rows.c[field] for field in (*track, "start")), rows.c.end.desc(), rows.c.row]
+            yield from self.session.batches(_select(rows, fields).order_by(*order), _BATCH)
 
     def gpu_slices(self) -> Batches:
         """Yield rows of `GPU_FIELDS`, `GPU_DETAILS`, ``call_start``, ``call_thread``: each stream's work by start."""
         fields = (*GPU_FIELDS, *GPU_DETAILS)
         order = ("report", "process", "device", "stream", "start", "end", "kind_order", "row")
-        for part in self.parts:
-            rows = self._rows(STREAM_KINDS, (*fields, "kind_order", "row"), part)
-            if rows is None:
-                return
+        for rows in self._bands(STREAM_KINDS, (*fields, "kind_order", "row")):
             if EventKind.API in self.contents.kinds:
                 calls = self._in_correlation_range(rows)(tables.api_calls)
-                rows = with_calls(rows, self.selection, calls).subquery()
-                query = _select(rows, (*fields, "call_start", "call_thread"))
+                launched = with_calls(rows, self.selection, calls).subquery()
+                query = _select(launched, (*fields, "call_start", "call_thread"))
+                keys = [launched.c[field] for field in order]
             else:
                 query = _with_nulls(_select(rows, fields), "call_start", "call_thread")
-            yield from self.session.batches(query.order_by(*(rows.c[field] for field in order)), _BATCH)
+                keys = [rows.c[field] for field in order]
+            yield from self.session.batches(query.order_by(*keys), _BATCH)
 
     def marks(self) -> Batches:
         """Yield rows of `HOST_FIELDS`: NVTX marks."""
-        for part in self.parts:
-            rows = self._rows((EventKind.MARK,), (*HOST_FIELDS, "row"), part)
-            if rows is not None:
-                order = (rows.c.report, rows.c.start, rows.c.row)
-                yield from self.session.batches(_select(rows, HOST_FIELDS).order_by(*order), _BATCH)
+        for rows in self._bands((EventKind.MARK,), (*HOST_FIELDS, "row")):
+            order = (rows.c.report, rows.c.start, rows.c.row)
+            yield from self.session.batches(_select(rows, HOST_FIELDS).order_by(*order), _BATCH)
 
     def samples(self, by_time: bool = False) -> Batches:
         """Yield job time (ns), report, the machine's GPU number, metric and value of each sample of a metric."""
@@ -168,6 +163,10 @@ class Trace:
             return []
         query = _select(rows, ("group", "function")).where(rows.c.function.is_not(None))
         return [(group or "", function) for group, function in self.session.rows(query.distinct())]
+
+    def _bands(self, kinds: Sequence[EventKind], fields: Sequence[str]) -> Iterator[sa.Subquery]:
+        bands = (self._rows(kinds, fields, part) for part in self.parts)
+        yield from (rows for rows in bands if rows is not None)
 
     def _rows(self, kinds: Sequence[EventKind], fields: Sequence[str], part: ByTable = _all) -> sa.Subquery | None:
         available = self.contents.among(kinds)
