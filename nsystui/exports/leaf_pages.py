@@ -179,30 +179,30 @@ class LeafPages:
         kinds = np.ndarray((len(buffer) - width,), f"V{width}", buffer, strides=(1,))[header + 1].view(np.uint8)
         kinds = np.ascontiguousarray(kinds.reshape(total, width).T)
         least, most = kinds.min(axis=1), kinds.max(axis=1)
-        place, offset, places = header + width + 1, 0, []
+        position, offset, positions = header + width + 1, 0, []
         for kind, low, high, (first, last) in zip(kinds, least, most, self.usual, strict=True):
             _require(high <= last, low >= first or not ((kind > 0) & (kind < first)).any())
-            places.append((place, offset))
+            positions.append((position, offset))
             if low < high:
-                place = place + _SIZES[kind]
+                position = position + _SIZES[kind]
             else:
                 offset += int(_SIZES[high])
-        _require((place + offset == end).all(), least[list(self.required)].all())
+        _require((position + offset == end).all(), least[list(self.required)].all())
         eight = np.ndarray((len(buffer) - 8,), "V8", buffer, strides=(1,))
-        return _Rows(self.names, rowids, kinds, places, eight)
+        return _Rows(self.names, rowids, kinds, positions, eight)
 
 
 @dataclass(frozen=True)
 class _Rows:
     """Rows of leaf pages: ``kinds`` are serial types, shape (columns, rows).
 
-    ``places`` are, for each column, indices into ``eight``, the eight bytes that begin at each byte, and an offset.
+    ``positions`` are, for each column, indices into ``eight``, the eight bytes that begin at each byte, and an offset.
     """
 
     names: tuple[str, ...]
     rowids: Ints
     kinds: Array
-    places: list[tuple[Ints, int]]
+    positions: list[tuple[Ints, int]]
     eight: Array
 
     def column(self, item: NativeColumn) -> tuple[Ints, Array | None]:
@@ -228,8 +228,8 @@ class _Rows:
             raise UnusualPages
         if least == most and (not least or least > _REAL):
             return np.full(len(kind), max(least - _ZERO, 0), np.int64), None if least else np.zeros(len(kind), bool)
-        place, offset = self.places[number]
-        values = self.eight[offset:][place].view(">i8").astype(np.int64)
+        position, offset = self.positions[number]
+        values = self.eight[offset:][position].view(">i8").astype(np.int64)
         values >>= _SHIFTS[kind if least < most else least]
         if most > _REAL:
             values[kind == _ZERO], values[kind == _ZERO + 1] = 0, 1
@@ -279,7 +279,7 @@ def _require(*usual: object) -> None:
 
 
 def _words(buffer: Array, at: Ints, size: int) -> Ints:
-    """Return the big-endian integers of ``size`` bytes at places of a buffer."""
+    """Return the big-endian integers of ``size`` bytes at positions of a buffer."""
     values = buffer[at].astype(np.int64)
     for byte in range(1, size):
         values = (values << 8) | buffer[at + byte]
@@ -287,7 +287,7 @@ def _words(buffer: Array, at: Ints, size: int) -> Ints:
 
 
 def _varints(buffer: Array, at: Ints) -> tuple[Ints, Ints]:
-    """Return the varints at places of a buffer, and where each ends. Raises UnusualPages above 2⁵⁶."""
+    """Return the varints at positions of a buffer, and where each ends. Raises UnusualPages above 2⁵⁶."""
     byte = buffer[at]
     values, ends = (byte & 127).astype(np.int64), at + 1
     more = np.flatnonzero(byte >= _LONG)

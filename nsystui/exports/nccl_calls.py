@@ -47,6 +47,7 @@ _FORMATS |= dict(enumerate("bBhHiIqQfd", start=11))  # INT8, UINT8 … UINT64, F
 _FORMATS |= {22: "Q", 23: "Q", 32: "B"}  # SIZE, ADDRESS, BYTE
 _FORMATS |= {42: "e", 43: "f", 44: "d", 68: "I", 69: "I", 70: "Q"}  # FLOAT16 … FLOAT64, CATEGORY, COLOR, SCOPE_ID
 _UNREAD_SIZES = {21: 16, 45: 16, 50: 2, 80: 8}  # LONGDOUBLE, FLOAT128, BF16, REGISTERED_STRING
+_INT, _SIZE = 5, 22
 _FIRST_ENUM = 1 << 24  # from this on: enumerations and structs of a library
 _UNION_SCHEMAS = (3, 4)
 
@@ -146,10 +147,51 @@ def _lay_out(entries: Sequence[_Entry], align: int = 0) -> tuple[_Field, ...]:
     return tuple(fields)
 
 
+def _fixed_layouts() -> dict[tuple[int, int], _Layout]:
+    """Return NCCL's structs by (number of the call, bytes), for exports without the schema tables."""
+    comm, size, old_size = _Entry(COMMUNICATOR, _SIZE), _Entry(MESSAGE_SIZE, _SIZE), _Entry(OLD_MESSAGE_SIZE, _SIZE)
+    root, peer, reduction = _Entry(ROOT, _INT), _Entry(PEER, _INT), _Entry(REDUCTION, _FIRST_ENUM)
+    rank, ranks, devices = _Entry(RANK, _INT), _Entry(RANKS, _INT), _Entry(DEVICES, _INT)
+    device, other = _Entry(CUDA_DEVICE, _INT), _Entry("", _INT)
+    parent = _Entry("Parent NCCL communicator ID", _SIZE)
+    structs: tuple[tuple[tuple[int, ...], tuple[_Entry, ...]], ...] = (
+        # NCCL 2.16.2 to 2.24
+        ((0, 2, 3, 11, 12), (rank, ranks, device)),  # CommInitRank, Destroy, Abort, InitRankConfig, InitRankScalable
+        ((1,), (devices,)),  # CommInitAll
+        ((4,), (size,)),  # AllGather
+        ((5, 7), (size, reduction)),  # AllReduce, ReduceScatter
+        ((6,), (old_size, root)),  # Broadcast
+        ((8,), (size, root, reduction)),  # Reduce
+        ((9, 10), (old_size, peer)),  # Send, Recv
+        # NCCL 2.25.1 and later
+        ((0, 2, 3, 11, 12, 19), (comm, ranks, rank, device)),  # as above, and Revoke
+        ((1,), (comm, devices)),
+        ((4, 16), (comm, size)),  # AllGather, AlltoAll
+        ((5, 7), (comm, size, reduction)),
+        ((6, 17, 18), (comm, size, root)),  # Broadcast, Gather, Scatter
+        ((8,), (comm, size, root, reduction)),
+        ((9, 10), (comm, size, peer)),
+        ((13,), (comm, parent, ranks, rank, device, other, other)),  # CommSplit; then color and key
+        ((14,), (comm,)),  # CommFinalize
+        ((15,), (comm, ranks, rank, device, other)),  # CommShrink; then the number of ranks left out
+    )
+    layouts: dict[tuple[int, int], _Layout] = {}
+    for calls, members in structs:
+        fields = _lay_out(members)
+        widest = max(field.end - field.offset for field in fields)
+        total = -(-fields[-1].end // widest) * widest  # sizeof: C pads a struct to its widest member
+        layouts |= {(call, total): _Layout(fields, total) for call in calls}
+    return layouts
+
+
+_FIXED_LAYOUTS = _fixed_layouts()
+
+
 def decode_blob(schemas: PayloadSchemas, domain_id: int, blob: bytes) -> Labels | None:
     """Return the values of a ``binaryData`` blob by label, or ``None`` if it cannot be read with certainty.
 
-    ``domain_id`` is the row's NVTX domain.
+    ``domain_id`` is the row's NVTX domain, which must be NCCL's: a payload without a schema in ``schemas`` is read as
+    NCCL's if call and size fit one of its structs.
     """
     if not isinstance(blob, bytes | bytearray) or len(blob) < _HEADER.size:
         return None
@@ -157,7 +199,9 @@ def decode_blob(schemas: PayloadSchemas, domain_id: int, blob: bytes) -> Labels 
     payload = bytes(blob[_HEADER.size : _HEADER.size + size])
     if len(payload) < size:
         return None
-    layout = schemas.layouts.get((domain_id, schema_id), schemas.layouts.get((header_domain, schema_id)))
+    keys = ((domain_id, schema_id), (header_domain, schema_id))
+    key = next((key for key in keys if key in schemas.layouts), None)
+    layout = schemas.layouts[key] if key else _FIXED_LAYOUTS.get((schema_id - _FIRST_ENUM, size))
     if layout is None or size < layout.size or any(field.end > size for field in layout.fields):
         return None
     labels: Labels = {}

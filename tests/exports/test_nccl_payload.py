@@ -4,6 +4,7 @@ import json
 import sqlite3
 import struct
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import shared
@@ -95,10 +96,41 @@ def test_a_packed_struct_is_read_as_packed_and_what_is_not_one_value_is_left_out
     assert decode_blob(schemas, 1, blob(90, struct.pack("<7i", 1, 2, 3, 4, 5, 6, 7))) == {"known place": 6}
 
 
+@pytest.mark.parametrize(("call", "layout", "values", "expected"), [
+    # NCCL 2.16.2 to 2.24
+    (4, "<Q", (1024,), {"message_size": 1024}),
+    (5, "<Qi4x", (1024, 2), {"message_size": 1024, "reduction": "Max"}),
+    (7, "<Qi4x", (1024, 9), {"message_size": 1024, "reduction": "User"}),
+    (6, "<Qi4x", (1024, 3), {"message_size": 1024, "root": 3}),
+    (8, "<Qii", (1024, 3, 1), {"message_size": 1024, "root": 3, "reduction": "Prod"}),
+    (9, "<Qi4x", (1024, 7), {"message_size": 1024, "peer": 7}),
+    (10, "<Qi4x", (1024, 7), {"message_size": 1024, "peer": 7}),
+    (0, "<iii", (2, 8, 1), {"rank": 2, "ranks": 8, "cuda_device": 1}),
+    (1, "<i", (4,), {"ranks": 4}),
+    # NCCL 2.25.1 and later
+    (4, "<QQ", (HASH, 1024), {"communicator": f"0x{HASH:x}", "message_size": 1024}),
+    (16, "<QQ", (HASH, 1024), {"communicator": f"0x{HASH:x}", "message_size": 1024}),
+    (5, "<QQi4x", (HASH, 1024, 0), {"communicator": f"0x{HASH:x}", "message_size": 1024, "reduction": "Sum"}),
+    (17, "<QQi4x", (HASH, 1024, 1), {"communicator": f"0x{HASH:x}", "message_size": 1024, "root": 1}),
+    (8, "<QQii", (1, 2, 3, 3), {"communicator": "0x1", "message_size": 2, "root": 3, "reduction": "Min"}),
+    (10, "<QQi4x", (1, 2, 3), {"communicator": "0x1", "message_size": 2, "peer": 3}),
+    (12, "<Qiii4x", (1, 8, 2, 0), {"communicator": "0x1", "ranks": 8, "rank": 2, "cuda_device": 0}),
+    (13, "<QQiiiii4x", (1, 9, 4, 2, 0, 7, 7), {"communicator": "0x1", "ranks": 4, "rank": 2, "cuda_device": 0}),
+    (15, "<Qiiii", (1, 4, 2, 0, 1), {"communicator": "0x1", "ranks": 4, "rank": 2, "cuda_device": 0}),
+    (14, "<Q", (1,), {"communicator": "0x1"}),
+    (1, "<Qi4x", (1, 4), {"communicator": "0x1", "ranks": 4}),
+])  # fmt: skip
+def test_without_schema_tables_nccls_own_structs_are_known(call, layout, values, expected):
+    labels = decode_blob(NO_SCHEMAS, 1, blob(call, struct.pack(layout, *values)))
+    assert labels is not None
+    assert interpret(labels) == NcclCall(**{**vars(NOTHING), "source": "payload", **expected})
+
+
 def test_what_is_ambiguous_is_not_guessed():
     sizes = [entry_row(4, 0, SIZE, BYTES, None)]
     own = (
-        ("no schema", NO_SCHEMAS, blob(5, bytes(24))),
+        ("another size", NO_SCHEMAS, blob(5, bytes(20))), ("an unknown call", NO_SCHEMAS, blob(99, bytes(16))),
+        ("no id of NCCL's", NO_SCHEMAS, struct.pack("<QQQQ", 1, 5, 16, 32) + bytes(16)),
         ("two processes define one id differently",
          PayloadSchemas.from_rows([schema_row(4, 16)], [entry_row(4, 0, UINT64, COMM, None), *sizes]),
          blob(4, bytes(16))),

@@ -215,11 +215,12 @@ class TestNvtx:
 
 class TestNccl:
     @pytest.mark.parametrize("layout", campaign.first(1, NcclPayloads))
-    def test_payloads_of_both_forms_and_layouts_say_the_same(self, tmp_path, session, layout):
+    @pytest.mark.parametrize("schema", campaign.first(1, ["3.16.1", "3.25.0"]))
+    def test_payloads_of_both_forms_and_layouts_say_the_same(self, tmp_path, session, layout, schema):
         table = tables.nccl_calls.c
         for number, (json, binary) in enumerate([(True, False), (False, True), (True, True)]):
             path = tmp_path / f"{number}.sqlite"
-            session.add(synthetic.payload_export(path, json=json, binary=binary, layout=layout))
+            session.add(synthetic.payload_export(path, json=json, binary=binary, layout=layout, schema=schema))
             columns = (table.name, table.collective, table.message_size, table.size_source, table.communicator)
             sized = sa.select(*columns).where(table.message_size.is_not(None), table.report == number)
             communicator = f"0x{PAYLOAD_COMMUNICATOR:x}" if layout is NcclPayloads.SINCE_2_25 else None
