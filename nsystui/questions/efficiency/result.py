@@ -23,7 +23,6 @@ from nsystui.questions.capture.launch_account import lost_work, lost_work_notes
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_times
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, mfu, recorded_size
-from nsystui.questions.efficiency.region import mfu_of_region
 from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals, is_unknown
 from nsystui.questions.gpu.utilisation import BusyIntervals, recording_notes, unplaced
 from nsystui.questions.job.job import OpenJob
@@ -243,8 +242,6 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
 
 def mfu_of(job: OpenJob, selection: Selection, result: Efficiency, request: MfuRequest) -> Mfu:
     """Return the MFU over the window and GPUs of ``result``. Raises UsageError for an invalid step pattern."""
-    if request.region is not None:
-        return mfu_of_region(job, selection, result.window, result.gpus, request)
     steps = job.steps(request.step_range)
     budgets = iterations(job, selection.with_window(result.window), request.step_range)
     parts = [gpu.of for gpu in budgets if gpu.numbers is not None]
