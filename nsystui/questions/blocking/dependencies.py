@@ -322,7 +322,10 @@ class _Streams:
         return operations
 
 
-def _producers(rows: ProcessRows, work: dict[str, Array], window: Window | None) -> tuple[Times, Times]:
+_Columns = dict[str, Array]
+
+
+def _producers(rows: ProcessRows, work: _Columns, window: Window | None) -> tuple[Times, Times]:
     """Return `Operations.producer` and `Operations.unseen`."""
     streams, end = _Streams(work["context"], work["stream"], work["correlation"]), work["end"]
     waiters, sources = [streams.order[1:][~streams.is_first[1:]]], [streams.order[:-1][~streams.is_first[1:]]]
@@ -344,9 +347,7 @@ def _producers(rows: ProcessRows, work: dict[str, Array], window: Window | None)
     return _last_to_end(len(end), end, waiters, sources), _unseen(rows, work, streams, events, window)
 
 
-def _unseen(
-    rows: ProcessRows, work: dict[str, Array], streams: _Streams, events: _Events, window: Window | None
-) -> Times:
+def _unseen(rows: ProcessRows, work: _Columns, streams: _Streams, events: _Events, window: Window | None) -> Times:
     """Return `Operations.unseen`: the last unresolved call between an operation and its predecessor.
 
     A wait without a row may concern any stream. Without events and waits, no dependency between streams is recorded:
@@ -379,7 +380,7 @@ def _unseen(
 _EVENT_COLUMNS = ("context", "stream", "event", "event_sync", "correlation_id")
 
 
-def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Array]:
+def _of_events(rows: ProcessRows, table: sa.Table) -> _Columns:
     columns = dict.fromkeys(_EVENT_COLUMNS, np.zeros(0, np.int64))
     query = sa.select(*(table.c[key] for key in _EVENT_COLUMNS)).where(table.c.correlation_id.is_not(None))
     if rows.session.count(table) and rows.session.count(tables.api_calls):
@@ -388,7 +389,7 @@ def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Array]:
     return {**columns, "correlation": columns["correlation_id"]}
 
 
-def _matching(waits: dict[str, Array], records: dict[str, Array], lost: Times) -> Times:
+def _matching(waits: _Columns, records: _Columns, lost: Times) -> Times:
     """Return the index in ``records`` of each wait's event, or ``NONE`` if it was not recorded before.
 
     A handle may belong to one of the calls ``lost`` instead, which recorded an event but have no row.
@@ -426,11 +427,11 @@ class _Events:
     calls: Times
     recorded: Times
     lost: Times
-    records: dict[str, Array]
-    waits: dict[str, Array]
+    records: _Columns
+    waits: _Columns
     of_record: Times
-    by_stream: dict[str, Array]
-    by_event: dict[str, Array]
+    by_stream: _Columns
+    by_event: _Columns
 
     @classmethod
     def of(cls, rows: ProcessRows) -> _Events:

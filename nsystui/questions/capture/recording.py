@@ -114,13 +114,9 @@ class Capture(NamedTuple):
         if bool(self.nvtx_range) + self.profiler_api + bool(self.delay or self.duration) > 1:
             raise UsageError("--nvtx-range, --profiler-api, and --delay with --duration exclude each other")
         if self.nvtx_range:
-            return [
-                "--capture-range=nvtx",
-                f"--nvtx-capture={self.nvtx_range}",
-                "--capture-range-end=stop",
-                "-e",
-                "NSYS_NVTX_PROFILER_REGISTER_ONLY=0",
-            ]
+            unregistered = ["-e", "NSYS_NVTX_PROFILER_REGISTER_ONLY=0"]
+            name = f"--nvtx-capture={self.nvtx_range}"
+            return ["--capture-range=nvtx", name, "--capture-range-end=stop", *unregistered]
         if self.profiler_api:
             return ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
         delays = (("--delay", self.delay), ("--duration", self.duration))
@@ -209,9 +205,8 @@ def script(recording: Recording) -> list[str]:
         profile = f"bash -c {shlex.quote(wrapper)} -"
     lines = [f'export RUN={shlex.quote(recording.directory)}; mkdir -p "$RUN"']
     if recording.scratch:
-        lines.append(
-            f"export TMPDIR={shlex.quote(recording.scratch)}   # nsys writes there while it records, then to $RUN"
-        )
+        scratch = shlex.quote(recording.scratch)
+        lines.append(f"export TMPDIR={scratch}   # nsys writes there while it records, then to $RUN")
     lines += [f"{launch} {profile} \\", f"    {shlex.join(recording.program)}"]
     export = shlex.join(["nsys", "export", *export_options(recording.goals, recording.version)])
     lines.append(f'for report in "$RUN"/*.nsys-rep; do {export} "$report"; done')

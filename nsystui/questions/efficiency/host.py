@@ -93,9 +93,7 @@ def _computed(session: Session, reports: Sequence[Report]) -> Mapping[int, Array
     return arrays
 
 
-def _merged(
-    session: Session, table: sa.Table, reports: Iterable[Report], *conditions: Condition
-) -> dict[Task, Intervals]:
+def _merged(session: Session, table: sa.Table, reports: Iterable[Report], *more: Condition) -> dict[Task, Intervals]:
     """Return the time in calls of each process; calls that never returned end with the session."""
     ends = {report.index: recorded(report).end - report.clock_offset for report in reports if report.count(table)}
     if not ends:
@@ -103,7 +101,7 @@ def _merged(
     columns = table.c
     end = sa.func.coalesce(columns.end, sa.case(ends, value=columns.report), type_=sa.BigInteger).label("end")
     is_placed = of_reports(columns.report, ends), columns.process.is_not(None), columns.start.is_not(None)
-    query = sa.select(columns.report, columns.process, columns.start, end).where(*is_placed, *conditions)
+    query = sa.select(columns.report, columns.process, columns.start, end).where(*is_placed, *more)
     return times_by_task(session, query)
 
 

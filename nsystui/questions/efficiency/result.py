@@ -16,8 +16,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import counted, few_numbers
 from nsystui.base.units import format_value
-from nsystui.exports import canonical
-from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.canonical import API_CALLS, MPI_CALLS, CanonicalTable
 from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.capture.launch_account import lost_work, lost_work_notes
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
@@ -145,7 +144,7 @@ def device_factors(device: DeviceEfficiency, scaled: Scalability | None = None) 
 def host_factors(result: Efficiency) -> list[Factor]:
     factors = []
     for item in _HOST:
-        table = canonical.MPI_CALLS if item.key.startswith("mpi") else canonical.API_CALLS
+        table = MPI_CALLS if item.key.startswith("mpi") else API_CALLS
         value = getattr(result.host, item.key.removeprefix("host_"))
         factors.append(replace(item, value=value, record=result.to_record[table]))
     return factors
@@ -220,9 +219,7 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
     gpus = job.gpus(selection)
     spent = tuple(gpu.breakdown(window) for gpu in gpus)
     host = HostEfficiency.of(host_times(calls, window, {report.index: pauses(session, report) for report in reports}))
-    to_record = {
-        table: recording_advice(session, reports, table) for table in (canonical.MPI_CALLS, canonical.API_CALLS)
-    }
+    to_record = {table: recording_advice(session, reports, table) for table in (MPI_CALLS, API_CALLS)}
     device_notes, lost_on = tuple(_device_notes(job, busy, gpus, window, useful)), lost_work(session)
     lost = Counter(table for gpu in gpus for table in lost_on.get(gpu.device.key, ()))
     clock = (job.alignment.words(reports),) if len(reports) > 1 and job.alignment is not None else ()
@@ -282,10 +279,10 @@ def _host_notes(host: HostEfficiency, to_record: Mapping[CanonicalTable, str]) -
     )
     with_mpi = [process.task.rank for process in host.processes if process.mpi is not None]
     if not with_mpi:
-        yield f"no MPI calls were recorded: any time in MPI counts as useful ({to_record[canonical.MPI_CALLS]})"
+        yield f"no MPI calls were recorded: any time in MPI counts as useful ({to_record[MPI_CALLS]})"
     elif len(with_mpi) < len(host.processes):
         without = [process.task.rank for process in host.processes if process.mpi is None]
-        yield f"no MPI efficiency: no MPI calls of rank {few_numbers(without)} ({to_record[canonical.MPI_CALLS]})"
+        yield f"no MPI efficiency: no MPI calls of rank {few_numbers(without)} ({to_record[MPI_CALLS]})"
     without = [process.task.rank for process in host.processes if process.cuda is None]
     if without:
-        yield f"no host efficiency: no CUDA calls of rank {few_numbers(without)} ({to_record[canonical.API_CALLS]})"
+        yield f"no host efficiency: no CUDA calls of rank {few_numbers(without)} ({to_record[API_CALLS]})"

@@ -85,9 +85,7 @@ def breakdown_table(result: Efficiency) -> TableAnswer:
         cells = ",".join(map(str, gpu.ranks)), device.device, device.gpu, device.model
         rows.append((*cells, *_spent_cells(spent, result.useful)))
     columns = zip(BREAKDOWN_COLUMNS, zip(*rows, strict=True), strict=False)
-    zero = [
-        column.key for column, values in columns if column.unit is Unit.PERCENT and all(value == 0 for value in values)
-    ]
+    zero = [item.key for item, cells in columns if item.unit is Unit.PERCENT and all(cell == 0 for cell in cells)]
     notes = (*result.notes, *result.device_notes)
     return TableAnswer("breakdown", for_files(BREAKDOWN_COLUMNS, zero), rows, len(rows), notes)
 

@@ -104,9 +104,8 @@ def attribute_once(job: OpenJob, spans: IdleSpans, with_ranges: bool) -> Attribu
     if result is None:
         result = attribute(job, spans, with_ranges)
         texts = [list(map(astuple, result.causes)), result.ranges, result.launchers]
-        results.save(
-            question, {**{key: getattr(result, key) for key in _STORED_COLUMNS}, "words": json_array(texts)}, version
-        )
+        columns = {key: getattr(result, key) for key in _STORED_COLUMNS}
+        results.save(question, {**columns, "words": json_array(texts)}, version)
     return result
 
 
@@ -438,9 +437,7 @@ def cause_cells(cause: Cause) -> tuple[str | None, ...]:
     return tuple(cell or None for cell in (cause.kind, cause.what, cause.thread, cause.caller, cause.file))
 
 
-def _answer(
-    job: OpenJob, columns: Sequence[Column], rows: Sequence[Row], total: int, notes: Sequence[str]
-) -> TableAnswer:
+def _answer(job: OpenJob, columns: Sequence[Column], rows: list[Row], total: int, notes: Sequence[str]) -> TableAnswer:
     used = [index for index, item in enumerate(columns) if item is not _FILE or job.session.count(tables.file_accesses)]
     shown = [tuple(row[index] for index in used) for row in rows]
     return with_graphs(TableAnswer("gaps", tuple(columns[index] for index in used), shown, total, tuple(notes)))

@@ -1,8 +1,8 @@
-"""Message exchanges between pairs of MPI ranks: duration, and each rank's wait for the other.
+"""Message exchanges between pairs of MPI ranks, and their durations.
 
 If two ranks have equally many blocking point-to-point calls, the calls are matched by order; if one rank names the
-other as its peer, a match is an exchange. It lasts from the later call to the later return. A rank waits from its call
-to the other rank's call. See docs/triage.md#collectives-and-communication.
+other as its peer, a match is an exchange. It lasts from the later call to the later return.
+See docs/triage.md#collectives-and-communication.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ _BLOCKING = "^MPI_(Send|Ssend|Rsend|Bsend|Recv|Mrecv|Sendrecv)(_replace)?$"
 
 @dataclass(frozen=True)
 class Pair:
-    """The exchanges of two tasks: count, total bytes, total time (ns), and each task's wait, ns."""
+    """The exchanges of two tasks: count, total bytes and total time, ns."""
 
     tasks: tuple[Task, Task]
     count: int
     bytes: int
     time: int
-    waits: tuple[int, int]
 
     @property
     def rate(self) -> float:
@@ -104,6 +103,5 @@ def _pair(ranks: tuple[int, int], task_of: Mapping[int, Task], calls_of: Mapping
     is_exchange = names_peer & overlaps & (np.maximum(calls["bytes"], peer_calls["bytes"]) > 0)
     if not is_exchange.any():
         return None
-    waits = [int((begin - side["start"])[is_exchange].sum()) for side in (calls, peer_calls)]
     size = int(np.maximum(calls["bytes"], peer_calls["bytes"])[is_exchange].sum())
-    return Pair(tasks, int(is_exchange.sum()), size, int((end - begin)[is_exchange].sum()), (waits[0], waits[1]))
+    return Pair(tasks, int(is_exchange.sum()), size, int((end - begin)[is_exchange].sum()))

@@ -102,9 +102,8 @@ def one_after_the_other(*layers: Segments) -> Segments:
     for layer in filled:
         parts.append(layer.within(taken.gaps(-FAR, FAR)))
         taken = merge(taken, layer.covered)
-    starts, ends, labels = (
-        np.concatenate([getattr(part, key) for part in parts]) for key in ("starts", "ends", "labels")
-    )
+    columns = ([getattr(part, key) for part in parts] for key in ("starts", "ends", "labels"))
+    starts, ends, labels = map(np.concatenate, columns)
     order = np.argsort(starts, kind="stable")
     return Segments(starts[order], ends[order], labels[order])
 

@@ -234,9 +234,8 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
     total_rows = 0
     for thread in threads:
         report = thread.thread[0]
-        sums: list[Any] = [
-            None if None in times else sum(times) for times in zip(*parts_by_thread[thread.thread], strict=True)
-        ]
+        slices = zip(*parts_by_thread[thread.thread], strict=True)
+        sums: list[Any] = [None if None in spent_times else sum(spent_times) for spent_times in slices]
         spent = ThreadTime(*sums[: len(PARTS)])
         window = windows[report]
         gil_times = (times.gil.held, times.gil.waited) if times.gil else ()

@@ -373,9 +373,8 @@ def _rounds(task: Task, starts: Times, ends: Times, names: Sequence[str]) -> _Ca
         return None
     pauses = np.append(0, starts[1:] - ends[:-1])
     once_per_round = np.flatnonzero(np.abs(counts - counts[main]) <= 1).tolist()
-    begins = max(
-        (np.flatnonzero(codes == code) for code in once_per_round), key=lambda rows: float(np.median(pauses[rows]))
-    )
+    rows_of_code = (np.flatnonzero(codes == code) for code in once_per_round)
+    begins = max(rows_of_code, key=lambda rows: float(np.median(pauses[rows])))
     last = min(begins[-1] + int(np.median(np.diff(begins))), len(codes))
     ends, count = ends[np.append(begins[1:], last) - 1], len(begins)
     more = f" and {len(once_per_round) - 1} more" if len(once_per_round) > 1 else ""

@@ -30,7 +30,7 @@ from nsystui.questions.host.time_budget import (
     in_sum,
 )
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.triage.case import Case, Place
+from nsystui.questions.triage.case import Case, Place, once
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
 from nsystui.questions.triage.rule import BY_COMMUNICATION, BY_COMPUTE, BY_COPIES, BY_CPU, IDLE, WORK, Rule
@@ -485,9 +485,10 @@ def _makes_idle_unknown(finding: Finding) -> bool:
     return finding.id in PARTIAL and finding.severity is Severity.ERROR
 
 
+@once
 def _lacking(case: Case) -> set[int]:
     """Return the ranks that lack work, or share a GPU with a process that does."""
-    lacking = case.once("lacking", lambda: {task for task, _ in lost_work(case.job.session)})
+    lacking = {task for task, _ in lost_work(case.job.session)}
     return {item.rank for item in case.job.ranks if item.task in lacking}
 
 

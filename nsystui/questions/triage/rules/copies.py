@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import BYTES, COUNT, DEVICE, RANK, UNKNOWN, Column, Row, Unit
+from nsystui.base.answer import BYTES, COUNT, DEVICE, RANK, UNKNOWN, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.base.text import counted
 from nsystui.base.types import Condition
@@ -213,15 +213,13 @@ def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
     keys = (table.c.report, table.c.process, table.c.device, table.c.operation)
     sums = [sa.cast(sa.func.coalesce(sa.func.sum(col), 0), sa.BigInteger) for col in (table.c.bytes, duration(table))]
     query = sa.select(*keys, sa.func.count(), *sums).where(*where(table, case.scope), *are_staged).group_by(*keys)
-    rows: list[Row] = [
-        (case.rank_of.get(Task(report, process)), *row) for report, process, *row in case.job.session.rows(query)
-    ]
-    rows.sort(key=lambda row: (-int(row[5] or 0), str(row)))
-    count, size = (sum(int(row[column] or 0) for row in rows) for column in (3, 4))
+    rows = [(case.rank_of.get(Task(report, process)), *row) for report, process, *row in case.job.session.rows(query)]
+    rows.sort(key=lambda row: (-row[5], str(row)))
+    count, size = (sum(row[column] for row in rows) for column in (3, 4))
     if count < _MIN_STAGED_COPIES:
         return []
     cost = case.exposed(spans(case, table, are_staged, by="device"))
-    gpus = [str(device) for _, device in sorted({(str(rank), int(str(device))) for rank, device, *_ in rows})]
+    gpus = [str(device) for _, device in sorted({(str(rank), device) for rank, device, *_ in rows})]
     names = ("GPUs " if len(gpus) > 1 else "GPU ") + ", ".join(gpus[:4]) + (" …" if len(gpus) > 4 else "")
     sentence = (
         f"{count:,} copies between GPUs go through the host ({bytes_words(size)}, {names}). Both ends of these copies "

@@ -26,11 +26,11 @@ from nsystui.questions.host.idle_spans import IdleSpan, over_ranks
 from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, gil_of
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum, without_numbers
 from nsystui.questions.queries.recording import option_advice
-from nsystui.questions.triage import cuda_overhead
 from nsystui.questions.triage.case import Case, LateCause, Place, by_place, rank_words, spans, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 from nsystui.questions.triage.rules.memory import advice as allocator_advice
+from nsystui.questions.triage.rules.once import OVERHEAD_ADVICE
 from nsystui.store import tables
 
 _PREEMPTED_COLUMNS = (
@@ -288,7 +288,7 @@ _ADVICE = {
         "Move that work to a thread of its own, and let the stream wait for an event.",
         "A stream runs nothing while its host function runs.",
     ),
-    causes.IN_OVERHEAD: cuda_overhead.ADVICE,
+    causes.IN_OVERHEAD: OVERHEAD_ADVICE,
     causes.OTHER_CALLS: Advice(
         "Look at the call on the Events screen.", "The CPU was in this call while the GPU was idle."
     ),

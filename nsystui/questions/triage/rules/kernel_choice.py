@@ -70,7 +70,8 @@ def precision(case: Case) -> Sequence[Finding | NotChecked]:
         f"The peak of {faster} on {gpu} is {times}; memory-bound kernels gain less.",
     )
     measured = "Upper limit of what the ratio of the peaks would save of the time of these kernels. Mean over the GPUs."
-    sentence, door, evidence = _sentence(case, mix, works, slow, cost), Door("kernels", by="precision"), (COLUMNS, slow)
+    sentence = _sentence(case, sum(work.time for work in mix), works, slow, cost)
+    door, evidence = Door("kernels", by="precision"), (COLUMNS, slow)
     return [case.finding("precision", sentence, advice, door, cost, measured, evidence)]
 
 
@@ -87,11 +88,7 @@ def _faster(case: Case, works: Sequence[NameWork]) -> tuple[str, str, dict[str, 
     return "", "", {}
 
 
-def _sentence(
-    case: Case, mix: Sequence[NameWork], works: Sequence[NameWork], slow: Sequence[NameWork], cost: int
-) -> str:
-    total = sum(work.time for work in mix)
-
+def _sentence(case: Case, total: int, works: Sequence[NameWork], slow: Sequence[NameWork], cost: int) -> str:
     def percent(part: Sequence[NameWork]) -> str:
         return f"{100 * sum(work.time for work in part) / total:.0f} %"
 

@@ -292,9 +292,8 @@ def _suspects(case: Case, launches: Sequence[KernelLaunches]) -> list[Kernel]:
     )
     if not slow or case.percent(upper_bound) < limits.outlier_percent:
         return []
-    times = kernel_times.tails(
-        case, list(dict.fromkeys(gpu.kernel for gpu in slow)), limits.outlier, limits.outlier_score, _RARE
-    )
+    kernels = list(dict.fromkeys(gpu.kernel for gpu in slow))
+    times = kernel_times.tails(case, kernels, limits.outlier, limits.outlier_score, _RARE)
     is_worth_it = case.percent(case.mean(times.values())) >= limits.outlier_percent
     return [kernel for kernel, time in times.items() if time > 0] if is_worth_it else []
 

@@ -94,11 +94,9 @@ def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
     attribution = attribute(case.job, idle_spans)
     allocates = [cause.kind == ALLOCATING and not cause.what.startswith(HOST_CALLS) for cause in attribution.causes]
     is_allocation = np.array(allocates, bool)[attribution.cause]
-    spent = np.bincount(attribution.span[is_allocation], attribution.time[is_allocation], len(idle_spans)).tolist()
+    spent = np.bincount(attribution.span[is_allocation], attribution.time[is_allocation], len(idle_spans))
     is_whole = [(span.task, span.device, span.start) in whole_gaps for span in idle_spans]
-    cost = case.mean(
-        span.length if full else time for span, full, time in zip(idle_spans, is_whole, spent, strict=True)
-    )
+    cost = case.mean(np.where(is_whole, [span.length for span in idle_spans], spent).tolist())
     if not cost or case.percent(cost) < case.thresholds.churn_percent:
         return []
     return [_allocator_churn_finding(case, calls, cost)]
