@@ -159,17 +159,11 @@ def _work(session: Session, table: sa.Table, communication: Collection[str]) -> 
     else:
         kind = sa.literal(COMPUTE if table is tables.graph_launches else HOST_FUNCTION)
     node = columns.graph_node_id if "graph_node_id" in columns else sa.literal(None)
-    return sa.select(
-        columns.device,
-        sa.func.coalesce(columns.context, NONE).label("context"),
-        columns.stream,
-        columns.start,
-        columns.end,
-        columns.row,
-        sa.cast(kind, sa.SmallInteger).label("kind"),
-        sa.func.coalesce(columns.correlation_id, NONE).label("correlation"),
-        node.is_not(None).label("is_node"),
-    ).where(columns.start.is_not(None), columns.end.is_not(None))
+    context = sa.func.coalesce(columns.context, NONE).label("context")
+    correlation = sa.func.coalesce(columns.correlation_id, NONE).label("correlation")
+    described = sa.cast(kind, sa.SmallInteger).label("kind"), correlation, node.is_not(None).label("is_node")
+    query = sa.select(columns.device, context, columns.stream, columns.start, columns.end, columns.row, *described)
+    return query.where(columns.start.is_not(None), columns.end.is_not(None))
 
 
 def _until(rows: ProcessRows, window: Window, communication: Collection[str]) -> int:
@@ -202,13 +196,9 @@ def _begun(session: Session, task: Task, window: Window, ids: Times) -> list[int
     launches = []
     for table in _NODES:
         columns = table.c
-        query = sa.select(columns.correlation_id).where(
-            columns.report == task.report,
-            columns.process == task.process,
-            columns.graph_node_id.is_not(None),
-            columns.end <= window.start,
-            columns.correlation_id.between(int(ids.min()), int(ids.max())),
-        )
+        query = sa.select(columns.correlation_id).where(columns.report == task.report, columns.process == task.process)
+        query = query.where(columns.graph_node_id.is_not(None), columns.end <= window.start)
+        query = query.where(columns.correlation_id.between(int(ids.min()), int(ids.max())))
         launches += [correlation for (correlation,) in session.rows(query.distinct())] if session.count(table) else []
     return launches
 

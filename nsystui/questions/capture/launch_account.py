@@ -269,11 +269,8 @@ def lost_work_notes(
     lost = losses([item for item in accounts.values() if item.lost_kernels + item.lost_work])
     error = max((abs(item.clock_error) for item in accounts.values()), default=0)
     apart = f"the clocks of GPU and CPU differ by {format_value(Unit.DURATION, error)} or more: {UNKNOWN_BY_CLOCK}"
-    return [
-        *[f"{' and '.join(lost)}; {LOWER_BOUNDS}"] * bool(lost),
-        *[apart] * bool(error),
-        *conditional_notes(session),
-    ]
+    missing = f"{' and '.join(lost)}; {LOWER_BOUNDS}"
+    return [*[missing] * bool(lost), *[apart] * bool(error), *conditional_notes(session)]
 
 
 def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:

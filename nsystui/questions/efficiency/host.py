@@ -160,12 +160,11 @@ class HostEfficiency:
 def host_times(calls: Sequence[HostCalls], window: Window, pauses: Mapping[int, Intervals]) -> list[HostTime]:
     """Return each process's time in ``window`` by use, without its report's ``pauses``."""
     lo, hi = window.start, window.end
+
+    def within(times: Intervals | None) -> int | None:
+        return None if times is None else times.length_within(lo, hi)
+
+    recorded = {report: hi - lo - paused.length_within(lo, hi) for report, paused in pauses.items()}
     return [
-        HostTime(
-            process.task,
-            hi - lo - pauses[process.task.task.report].length_within(lo, hi),
-            None if process.mpi is None else process.mpi.length_within(lo, hi),
-            None if process.cuda_outside_mpi is None else process.cuda_outside_mpi.length_within(lo, hi),
-        )
-        for process in calls
+        HostTime(of.task, recorded[of.task.task.report], within(of.mpi), within(of.cuda_outside_mpi)) for of in calls
     ]

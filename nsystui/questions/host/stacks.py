@@ -383,14 +383,11 @@ def files_of(session: Session, selection: Selection) -> Files:
     columns = table.c
     path = sa.select(files.c.report, files.c.file, sa.func.min(files.c.path).label("path"))
     paths = path.group_by(files.c.report, files.c.file).subquery("known")
-    query = sa.select(
-        columns.report,
-        columns.tid.label("thread"),
-        job_start(table).label("start"),
-        job_end(table).label("end"),
-        sa.func.coalesce(paths.c.path, "").label("path"),
-        sa.func.coalesce(columns.bytes, 0).label("bytes"),
-    ).outerjoin_from(table, paths, sa.and_(paths.c.report == columns.report, paths.c.file == columns.file))
+    times = job_start(table).label("start"), job_end(table).label("end")
+    accessed = sa.func.coalesce(paths.c.path, "").label("path"), sa.func.coalesce(columns.bytes, 0).label("bytes")
+    query = sa.select(columns.report, columns.tid.label("thread"), *times, *accessed)
+    is_file = sa.and_(paths.c.report == columns.report, paths.c.file == columns.file)
+    query = query.outerjoin_from(table, paths, is_file)
     rows = session.arrays(query.where(*where(table, selection.with_name(None))))
     threads = {key: outermost(rows["start"][at], rows["end"][at], at) for key, at in by_thread(rows).items()}
     return Files(threads, [str(path) for path in rows["path"]], rows["bytes"].tolist())

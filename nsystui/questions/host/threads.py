@@ -83,14 +83,9 @@ class HostTimes:
     @classmethod
     def load(cls, session: Session, selection: Selection) -> HostTimes:
         """Read the window, without CUDA calls, and the scheduling of all threads of its reports."""
-        return cls(
-            calls_of(session, mpi_rows(session), selection),
-            NO_CALLS,
-            calls_of(session, tables.os_calls, selection),
-            scheduling_of(session, selection),
-            gil_of(session, selection),
-            _lacking(session),
-        )
+        mpi, os = (calls_of(session, table, selection) for table in (mpi_rows(session), tables.os_calls))
+        scheduling, gil = scheduling_of(session, selection), gil_of(session, selection)
+        return cls(mpi, NO_CALLS, os, scheduling, gil, _lacking(session))
 
     def slices(
         self, session: Session, selection: Selection, windows: Mapping[int, Window]
@@ -163,15 +158,8 @@ def thread_over_time(
 
 
 def _share(part: str, label: str, header: str, importance: int) -> Column:
-    return Column(
-        f"{part}_percent",
-        header=f"{header} (%)",
-        label=label,
-        unit=Unit.PERCENT,
-        decimals=2,
-        importance=importance,
-        has_bar=part == "running",
-    )
+    share = Column(f"{part}_percent", header=f"{header} (%)", label=label, unit=Unit.PERCENT, decimals=2)
+    return replace(share, importance=importance, has_bar=part == "running")
 
 
 def _idle_column(part: str, name: str, label: str) -> Column:

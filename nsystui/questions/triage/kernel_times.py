@@ -137,15 +137,9 @@ def _grouped(case: Case, bounds: Mapping[int, tuple[int, int]], top: sa.CTE | No
     width = by_report(table, {report: max(hi - lo, 1) for report, (lo, hi) in bounds.items()})
     part = sa.func.least(((start - begin) * PARTS).op("//")(width), PARTS - 1).label("part")
     gpu_columns = [table.c[key] for key in _GPU]
-    query = sa.select(
-        *gpu_columns,
-        *keys,
-        part,
-        sa.func.count().label("count"),
-        sa.cast(sa.func.sum(time), sa.BigInteger).label("total"),
-        sa.func.max(time).label("longest"),
-        sa.func.min(time).label("shortest"),
-    )
+    sums = sa.func.count().label("count"), sa.cast(sa.func.sum(time), sa.BigInteger).label("total")
+    extremes = sa.func.max(time).label("longest"), sa.func.min(time).label("shortest")
+    query = sa.select(*gpu_columns, *keys, part, *sums, *extremes)
     if top is not None:
         query = query.join_from(table, top, sa.and_(*(key == top.c[key.name] for key in keys)))
     return query.where(*conditions(case), start >= begin).group_by(*gpu_columns, *keys, part)

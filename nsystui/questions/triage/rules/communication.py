@@ -405,14 +405,11 @@ _LARGE_BUCKETS = "The one or two calls of a step begin when nearly all compute i
 _SMALL_BUCKETS = "So many short calls in a step pay latency, not bandwidth."
 
 
-@rule(
-    90,
-    WORK,
-    FindingKind(
-        "exposed-communication", "exposed communication", BY_COMMUNICATION, symptom_of=("straggler", "imbalance")
-    ),
-    FindingKind("communication", parts=BY_COMMUNICATION),
-)
+_WAITING = ("straggler", "imbalance")
+_EXPOSED = FindingKind("exposed-communication", "exposed communication", BY_COMMUNICATION, symptom_of=_WAITING)
+
+
+@rule(90, WORK, _EXPOSED, FindingKind("communication", parts=BY_COMMUNICATION))
 def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)| (docs/numbers.md#exposed-time)."""
     if not case.spent.nccl:

@@ -205,11 +205,8 @@ def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
     table = tables.memory_ops
     if not case.job.session.count(table):
         return [NotChecked("staged-peer-copies", f"needs memory operations: {case.absence}")]
-    are_staged = [
-        table.c.copy_kind.in_(list(DIRECTIONS)),
-        table.c.source_memory.in_(_ON_DEVICE),
-        table.c.target_memory.in_(_ON_DEVICE),
-    ]
+    are_on_device = (memory.in_(_ON_DEVICE) for memory in (table.c.source_memory, table.c.target_memory))
+    are_staged = [table.c.copy_kind.in_(list(DIRECTIONS)), *are_on_device]
     keys = (table.c.report, table.c.process, table.c.device, table.c.operation)
     sums = [sa.cast(sa.func.coalesce(sa.func.sum(col), 0), sa.BigInteger) for col in (table.c.bytes, duration(table))]
     query = sa.select(*keys, sa.func.count(), *sums).where(*where(table, case.scope), *are_staged).group_by(*keys)
@@ -305,16 +302,10 @@ _USUAL = Advice(
 )
 
 
-@rule(
-    220,
-    WORK,
-    FindingKind(
-        "exposed-memory",
-        "exposed copies",
-        BY_COPIES + BY_MIGRATIONS,
-        symptom_of=("synchronous-copies", "pageable-copies", "step-traffic", "unified-memory"),
-    ),
-)
+_CAUSES = ("synchronous-copies", "pageable-copies", "step-traffic", "unified-memory")
+
+
+@rule(220, WORK, FindingKind("exposed-memory", "exposed copies", BY_COPIES + BY_MIGRATIONS, symptom_of=_CAUSES))
 def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find memory operations that no kernel hides, |U(M) \ U(K)| (docs/numbers.md#exposed-time).
 

@@ -30,7 +30,7 @@ from nsystui.questions.steps.task_steps import TaskSteps
 from nsystui.questions.triage.case import Case, LateCause, Place, by_place, once, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
 from nsystui.questions.triage.kernel_mix import by_framework
-from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
+from nsystui.questions.triage.rule import BY_CPU, HOST_ACTIVITY, IDLE, FindingKind, rule
 from nsystui.store import tables
 
 _RANGES = (
@@ -93,11 +93,7 @@ class _Worker:
         return f"{self.thread.name} {self.thread.tid}"
 
 
-@rule(
-    40,
-    IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
-    FindingKind("input-pipeline", "waiting for the data loader", BY_CPU),
-)
+@rule(40, IDLE | HOST_ACTIVITY, FindingKind("input-pipeline", "waiting for the data loader", BY_CPU))
 def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     """Find long gaps that wait for input, in a data loader's range or between steps, and their causes.
 

@@ -334,12 +334,9 @@ def _outliers(case: Case, limits: Mapping[Kernel, float]) -> Iterator[tuple[Task
     time, start = duration(table), job_start(table)
     gpu_columns = (table.c.report, table.c.process, table.c.device)
     spent = sa.cast(sa.func.sum(time), sa.BigInteger)
+    is_steady = start >= kernel_times.begins(kernel_times.part_bounds(case))
     # The lowest limit excludes most rows before the join.
-    are_long = [
-        start >= kernel_times.begins(kernel_times.part_bounds(case)),
-        time > min(limits.values()),
-        time > given.c[kernel_times.LIMIT],
-    ]
+    are_long = [is_steady, time > min(limits.values()), time > given.c[kernel_times.LIMIT]]
     query = (
         sa.select(*gpu_columns, *keys, sa.func.count(), spent, sa.func.max(time), sa.func.arg_max(start, time))
         .join_from(table, given, is_given)

@@ -100,16 +100,10 @@ _LAUNCH_OVERHEAD_COLUMNS = (
 )
 
 
-@rule(
-    140,
-    IDLE | {"api_calls"},
-    FindingKind(
-        "launch-overhead",
-        "waiting for launches",
-        BY_LAUNCHES,
-        symptom_of=("preempted", "allocator-churn", "host-bound", "synchronising-calls"),
-    ),
-)
+_CAUSES_OF_WAITS = ("preempted", "allocator-churn", "host-bound", "synchronising-calls")
+
+
+@rule(140, IDLE | {"api_calls"}, FindingKind("launch-overhead", "waiting for launches", BY_LAUNCHES, _CAUSES_OF_WAITS))
 def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     """Find short gaps that end when the CPU has launched the next operation (docs/numbers.md#launches)."""
     session = case.job.session

@@ -255,11 +255,10 @@ _COLUMNS = (
 )
 
 
-@rule(
-    330,
-    WORK | {"gpu_page_faults", "cpu_page_faults"},
-    FindingKind("unified-memory", "unified memory faults and migrations", BY_MIGRATIONS),
-)
+_UNIFIED = FindingKind("unified-memory", "unified memory faults and migrations", BY_MIGRATIONS)
+
+
+@rule(330, WORK | {"gpu_page_faults", "cpu_page_faults"}, _UNIFIED)
 def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """Find unified memory that moves while it is used: page faults of the GPU, and the migrations they cause.
 

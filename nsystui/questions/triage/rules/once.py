@@ -432,14 +432,8 @@ def longest_calls(rows: Sequence[Row]) -> str:
     return ", ".join(f"{name} {time_words(spent[name])}" for name in ordered[:2])
 
 
-class _Launch(NamedTuple):
-    """A kernel's launches: the first (job time); ``later``: the lower median of all, ns."""
-
-    name: str
-    start: int
-    end: int
-    later: float
-    launches: int
+_Launches = tuple[str, int, int, float, int]
+"""A kernel, start and end of its first launch (job time), the lower median of all (ns), and their number."""
 
 
 def _first_launches(case: Case) -> Finding | None:
@@ -493,11 +487,11 @@ def _delays(
         for user in device.devices:
             task, extra = user.task.task, []
             loads = merge(*(part for thread, _, part in loading if thread.task == task))
-            for launch in launches_by_gpu.get((task, user.device), []):
-                cells = (case.rank_of[task], launch.name, launch.end - launch.start, launch.later, launch.launches)
-                rows.append((*cells, loads.clip(launch.start, launch.end).length) if has_loading else cells)
-                if launch.end - launch.start >= max(_LONG_LAUNCH, 3 * launch.later):
-                    extra.append((launch.start + round(launch.later), launch.end))
+            for name, start, end, usual, count in launches_by_gpu.get((task, user.device), []):
+                cells = (case.rank_of[task], name, end - start, usual, count)
+                rows.append((*cells, loads.clip(start, end).length) if has_loading else cells)
+                if end - start >= max(_LONG_LAUNCH, 3 * usual):
+                    extra.append((start + round(usual), end))
             slow += len(extra)
             waits += [union([start for start, _ in extra], [end for _, end in extra]), loads]
         idle = case.idle_in(device, case.window_of(device))
@@ -506,7 +500,7 @@ def _delays(
     return times, rows, slow
 
 
-def _launches(case: Case) -> Mapping[Place, list[_Launch]]:
+def _launches(case: Case) -> Mapping[Place, list[_Launches]]:
     """Return the launches of each kernel launched more than once, by process and device."""
     kernels, calls = tables.kernels, tables.api_calls
     gpu_columns = (kernels.c.report, kernels.c.process, kernels.c.device)
@@ -521,8 +515,8 @@ def _launches(case: Case) -> Mapping[Place, list[_Launch]]:
         .group_by(*gpu_columns, kernels.c.short_name, kernels.c.name)
         .having(sa.func.count() > 1)
     )
-    launches_by_gpu: dict[Place, list[_Launch]] = {}
+    launches_by_gpu: dict[Place, list[_Launches]] = {}
     for report, process, device, name, begin, until, median, count in case.job.session.rows(query):
-        launch = _Launch(str(name), int(begin), int(until), float(median), int(count))
-        launches_by_gpu.setdefault((Task(report, process), device), []).append(launch)
+        launches = str(name), int(begin), int(until), float(median), int(count)
+        launches_by_gpu.setdefault((Task(report, process), device), []).append(launches)
     return launches_by_gpu

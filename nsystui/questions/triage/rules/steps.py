@@ -255,11 +255,10 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-@rule(
-    320,
-    WORK | {"nvtx_ranges", "api_calls"},
-    FindingKind("step-traffic", "host-to-device copies within steps", BY_COPIES + BY_CPU),
-)
+_TRAFFIC = FindingKind("step-traffic", "host-to-device copies within steps", BY_COPIES + BY_CPU)
+
+
+@rule(320, WORK | {"nvtx_ranges", "api_calls"}, _TRAFFIC)
 def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find host-to-device traffic in steps that no kernel hides, |U(M, host to device) \ U(K)|."""
     if not case.job.session.count(tables.memory_ops):
@@ -338,11 +337,10 @@ def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
     return sizes
 
 
-@rule(
-    145,
-    IDLE | {"nvtx_ranges", "api_calls"},
-    FindingKind("host-bound", "a host that bounds inference", BY_CPU, symptom_of=("preempted",)),
-)
+_HOST_BOUND = FindingKind("host-bound", "a host that bounds inference", BY_CPU, symptom_of=("preempted",))
+
+
+@rule(145, IDLE | {"nvtx_ranges", "api_calls"}, _HOST_BOUND)
 def host_bound(case: Case) -> Sequence[Finding | NotChecked]:
     """Find phases whose steps the host bounds (docs/path.md#phases); the cost is their time of late launches."""
     codes = {PHASES[code]: code for gpu in case.budgets for code in set(gpu.phases.tolist()) if 0 <= code < len(PHASES)}
