@@ -17,8 +17,8 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.intervals import Intervals, union
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.host import HostEfficiency, HostTime
-from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, known_peak
-from nsystui.questions.efficiency.result import Efficiency, Scaling, Sized, efficiency, mfu_of, scalability
+from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, known_peak, mfu_of
+from nsystui.questions.efficiency.result import Efficiency, Scaling, Sized, efficiency, scalability
 from nsystui.questions.efficiency.tables import (
     MFU_COLUMNS,
     PARTS,

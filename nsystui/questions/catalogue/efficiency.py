@@ -84,7 +84,8 @@ def _tables(job: OpenJob, selection: Selection, options: _Options) -> list[Title
     from dataclasses import replace
 
     from nsystui.questions.efficiency import tables
-    from nsystui.questions.efficiency.result import Scaling, Sized, efficiency, mfu_of, scalability, steps_in
+    from nsystui.questions.efficiency.mfu import mfu_of
+    from nsystui.questions.efficiency.result import Scaling, Sized, efficiency, scalability, steps_in
 
     result = efficiency(job, selection, options.useful)
     scaled = None

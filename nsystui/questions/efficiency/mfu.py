@@ -15,21 +15,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nsystui.base.answer import Unit
-from nsystui.base.selection import Window
+from nsystui.base.selection import Selection, Window
 from nsystui.base.text import whole_number
 from nsystui.base.units import format_value
 from nsystui.exports.metadata import ALLOCATION_VARIABLE, SIZE_VARIABLES
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.blocking.parts import Iterations
+from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.time_window import selected_reports
 from nsystui.questions.ranks.steps import StepTimes
 from nsystui.questions.steps.task_steps import TaskSteps
-from nsystui.questions.steps.times import Steps
 from nsystui.store.report import Report
+
+if TYPE_CHECKING:
+    from nsystui.questions.efficiency.result import Efficiency
 
 
 @dataclass(frozen=True)
@@ -106,20 +111,16 @@ class Mfu:
         return self.value / self.compute if self.value is not None and self.compute else None
 
 
-def mfu(
-    request: MfuRequest,
-    steps: Steps,
-    gpus: Sequence[DeviceIntervals],
-    reports: Sequence[Report],
-    window: Window,
-    budgets: Sequence[Iterations],
-) -> Mfu:
-    """Return the MFU of the steps in ``window``, over the tasks that use ``gpus``; ``budgets``: the steps' budgets."""
+def mfu_of(job: OpenJob, selection: Selection, result: Efficiency, request: MfuRequest) -> Mfu:
+    """Return the MFU over the window and GPUs of ``result``. Raises UsageError for an invalid step pattern."""
+    steps, gpus, window = job.steps(request.step_range), result.gpus, result.window
+    gpu_iterations = iterations(job, selection.with_window(window), request.step_range)
+    budgets = [gpu.of for gpu in gpu_iterations if gpu.numbers is not None]
     tasks = {device.task.task for gpu in gpus for device in gpu.devices}
     times = [whole_steps(task_steps, window) for task, task_steps in steps.of_task.items() if task in tasks]
     durations = np.concatenate([np.empty(0, np.int64), *times])
     step_time = float(np.median(durations)) if len(durations) else None
-    count, count_note = _gpus(request, gpus, reports)
+    count, count_note = _gpus(request, gpus, selected_reports(job.session, selection))
     peak, peak_note = _peak(request, gpus)
     notes = [count_note, peak_note, *steps.notes]
     time = sum(int(budget.time.sum()) for budget in budgets)

@@ -17,11 +17,10 @@ from nsystui.base.selection import Selection, Window
 from nsystui.base.text import counted, few_numbers
 from nsystui.base.units import format_value
 from nsystui.exports.canonical import API_CALLS, MPI_CALLS, CanonicalTable
-from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.capture.launch_account import lost_work, lost_work_notes
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_times
-from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, mfu, recorded_size
+from nsystui.questions.efficiency.mfu import recorded_size
 from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals, is_unknown
 from nsystui.questions.gpu.utilisation import BusyIntervals, recording_notes, unplaced
 from nsystui.questions.job.job import OpenJob
@@ -235,14 +234,6 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
         host_notes=tuple(_host_notes(host, to_record)) if host.processes else (),
         to_record=to_record,
     )
-
-
-def mfu_of(job: OpenJob, selection: Selection, result: Efficiency, request: MfuRequest) -> Mfu:
-    """Return the MFU over the window and GPUs of ``result``. Raises UsageError for an invalid step pattern."""
-    steps = job.steps(request.step_range)
-    budgets = iterations(job, selection.with_window(result.window), request.step_range)
-    parts = [gpu.of for gpu in budgets if gpu.numbers is not None]
-    return mfu(request, steps, result.gpus, selected_reports(job.session, selection), result.window, parts)
 
 
 def steps_in(job: OpenJob, result: Efficiency, name: str | None = None) -> int | None:

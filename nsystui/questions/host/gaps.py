@@ -64,13 +64,9 @@ class _IdleTime:
 
 
 def idle_time(
-    job: OpenJob,
-    selection: Selection,
-    step_name: str | None = None,
-    with_ranges: bool = False,
-    parts: Sequence[str] = PARTS,
-    min_length: int = 0,
-) -> _IdleTime:
+    job: OpenJob, selection: Selection, step_name: str | None = None, with_ranges: bool = False,
+    parts: Sequence[str] = PARTS, min_length: int = 0,
+) -> _IdleTime:  # fmt: skip
     """Find some ``parts`` of each working GPU's idle time in the window, in spans of ``min_length`` ns or more."""
     spans, part_indices = _spans(job, selection.with_name(None), step_name, parts, min_length)
     give_back()

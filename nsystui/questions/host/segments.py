@@ -142,13 +142,9 @@ NO_CALLS = Calls((), {})
 
 
 def calls_of(
-    session: Session,
-    table: sa.FromClause,
-    selection: Selection,
-    spans: Sequence[tuple[Task, int, int]] | None = None,
-    chain: Expression | None = None,
-    text_of: Mapping[int, str] | None = None,
-) -> Calls:
+    session: Session, table: sa.FromClause, selection: Selection, spans: Sequence[tuple[Task, int, int]] | None = None,
+    chain: Expression | None = None, text_of: Mapping[int, str] | None = None,
+) -> Calls:  # fmt: skip
     """Read the outermost calls of ``table`` in the selection on each thread, labelled by name.
 
     With ``spans``, read only calls `near` a span; else ``text_of``, from an earlier `texts_by_hash`, saves time.
@@ -158,14 +154,12 @@ def calls_of(
         return NO_CALLS
     name = sa.func.coalesce(columns.name, "")
     conditions = where(table, selection.with_name(None))
-    query = sa.select(
-        columns.report,
-        sa.func.coalesce(columns.thread, NO_THREAD).label("thread"),
-        (columns.start + columns.clock_offset).label("start"),
-        # A call that never returned lasts forever.
-        sa.func.coalesce(columns.end + columns.clock_offset, FAR).label("end"),
-        sa.func.coalesce(chain if chain is not None else sa.null(), -1).label("chain"),
-    )
+    thread_id = sa.func.coalesce(columns.thread, NO_THREAD).label("thread")
+    start = (columns.start + columns.clock_offset).label("start")
+    # A call that never returned lasts forever.
+    end = sa.func.coalesce(columns.end + columns.clock_offset, FAR).label("end")
+    chain_number = sa.func.coalesce(chain if chain is not None else sa.null(), -1).label("chain")
+    query = sa.select(columns.report, thread_id, start, end, chain_number)
     if spans is not None:
         query = query.add_columns(name.label("name")).where(*conditions, near(table, spans))
         batches, text_of = iter([session.arrays(query)]), None

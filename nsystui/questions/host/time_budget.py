@@ -343,8 +343,7 @@ _LABELS = {
 }  # fmt: skip
 PARTS = tuple(_LABELS)
 COLUMNS = (
-    RANK,
-    DEVICE.with_importance(2),
+    RANK, DEVICE.with_importance(2),
     *(
         Column(f"{part}_percent", header=f"{header} (%)", label=f"{label} %", unit=Unit.PERCENT, decimals=2)
         for part, (header, label) in _LABELS.items()
@@ -354,7 +353,7 @@ COLUMNS = (
         Column(part, header=f"{header} (ns)", label=label, unit=Unit.DURATION, importance=9)
         for part, (header, label) in _LABELS.items()
     ),
-)
+)  # fmt: skip
 
 
 def budget_table(budgets: Sequence[DeviceBudget]) -> TableAnswer:

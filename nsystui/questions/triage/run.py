@@ -284,13 +284,10 @@ class Triage:
 
 
 def triage(
-    job: OpenJob,
-    selection: Selection | None = None,
-    thresholds: Thresholds | None = None,
-    step_name: str | None = None,
-    names: Collection[str] | None = None,
+    job: OpenJob, selection: Selection | None = None, thresholds: Thresholds | None = None,
+    step_name: str | None = None, names: Collection[str] | None = None,
     advanced: Callable[[int, int, str], object] = lambda done, total, name: None,
-) -> Triage:
+) -> Triage:  # fmt: skip
     """Run every rule over the selected part of a job. Raises UsageError if ``step_name`` is not a regular expression.
 
     A rule is not checked if it fails or needs unknown data. ``advanced`` is called before each rule, and before the

@@ -188,12 +188,9 @@ def _exposed(starts: Times, ends: Times, tasks: Times, count: int, device: Devic
 
 
 def _judged(
-    case: Case,
-    lateness_by_task: Mapping[Task, Lateness],
-    caused: Mapping[Task, int],
-    lost: Mapping[Sequence[Task], Mapping[Place, int]],
-    suffered: Mapping[Task, int],
-) -> list[Finding | NotChecked]:
+    case: Case, lateness_by_task: Mapping[Task, Lateness], caused: Mapping[Task, int],
+    lost: Mapping[Sequence[Task], Mapping[Place, int]], suffered: Mapping[Task, int],
+) -> list[Finding | NotChecked]:  # fmt: skip
     computed, parts = case.computed, case.job.model_parts(case.step_name).of_task
     evidence = _table(case, lateness_by_task, caused, suffered)
     late_ranks = {rank.tasks[0]: rank for rank in case.late_ranks if rank.is_straggler}

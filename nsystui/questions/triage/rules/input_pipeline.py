@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -159,7 +160,7 @@ def _waits(
     """
     attribution, loading = case.long_gap_causes, _loading(case)
     indices = {span: index for index, span in enumerate(attribution.spans)}
-    idle_spans, spent, unknown = [], dict.fromkeys(("waits", "reads", "prepares"), 0), 0
+    idle_spans, spent, unknown = [], Counter[str](), 0
     for position, span in enumerate(candidates):
         number = indices[span]
         time_by_cause = attribution.of_span(number)
@@ -174,8 +175,7 @@ def _waits(
             unknown += length if all(cause.kind == causes.NOTHING for cause in time_by_cause) else 0
             continue
         idle_spans.append((span, length))
-        for key, time in times.items():
-            spent[key] += time
+        spent.update(times)
     return idle_spans, spent, unknown
 
 

@@ -217,8 +217,7 @@ def _clock(case: Case) -> tuple[float, float] | None:
 _RARE = 0.03
 """If a larger share of launches is long, on a GPU or on all, the kernel has two kinds of work, not outliers."""
 _KERNEL_OUTLIERS_COLUMNS = (
-    RANK,
-    DEVICE.with_importance(2),
+    RANK, DEVICE.with_importance(2),
     Column("lost", header="Over the Usual (ns)", label="over usual", unit=Unit.DURATION),
     Column("count", header="Outliers", label="outliers", unit=Unit.COUNT),
     Column("launches", header="Launches", label="launches", unit=Unit.COUNT, importance=1),
@@ -226,7 +225,7 @@ _KERNEL_OUTLIERS_COLUMNS = (
     Column("mad", header="MAD (ns)", label="MAD", unit=Unit.DURATION, compared="max", decimals=0, importance=2),
     Column("max", header="Max (ns)", label="max", unit=Unit.DURATION),
     Column("kernel", header="Kernel", label="kernel"),
-)
+)  # fmt: skip
 
 
 class _Row(NamedTuple):

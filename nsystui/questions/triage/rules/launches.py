@@ -87,8 +87,7 @@ _REPLAYED = Advice(
 _AT_ONCE = 1_000_000
 _TIMES = ("launch", "called", "start", "end", "correlation")
 _LAUNCH_OVERHEAD_COLUMNS = (
-    RANK,
-    DEVICE.with_importance(1),
+    RANK, DEVICE.with_importance(1),
     Column("launches", header="Launches", label="launches", unit=Unit.COUNT, importance=1),
     Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT, importance=1),
     Column("late", header="Late Launches", label="late launches", unit=Unit.COUNT),
@@ -97,7 +96,7 @@ _LAUNCH_OVERHEAD_COLUMNS = (
     Column("queue", header="Queue Delay Med (ns)", label="queue med", unit=Unit.DURATION, decimals=0),
     Column("kernel", header="Kernel Med (ns)", label="kernel med", unit=Unit.DURATION, decimals=0),
     Column("tiny", header="Tiny Kernels", label="tiny", unit=Unit.COUNT, importance=1),
-)
+)  # fmt: skip
 
 
 _CAUSES_OF_WAITS = ("preempted", "allocator-churn", "host-bound", "synchronising-calls")

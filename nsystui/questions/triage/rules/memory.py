@@ -246,13 +246,12 @@ _PREFETCHED = Advice(
     "The program prefetches pages: a kernel waits for the prefetch before it in its stream.",
 )
 _COLUMNS = (
-    RANK,
-    DEVICE.with_importance(1),
+    RANK, DEVICE.with_importance(1),
     Column("time", header="Faults and Migrations (ns)", label="time", unit=Unit.DURATION),
     Column("gpu_faults", header="GPU Page Faults", label="GPU faults", unit=Unit.COUNT),
     Column("migrated", header="Migrated", label="migrated", unit=Unit.BYTES),
     Column("cpu_faults", header="CPU Page Faults of the Process", label="CPU faults", unit=Unit.COUNT, importance=1),
-)
+)  # fmt: skip
 
 
 _UNIFIED = FindingKind("unified-memory", "unified memory faults and migrations", BY_MIGRATIONS)

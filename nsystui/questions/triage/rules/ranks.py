@@ -45,14 +45,13 @@ _BLOCKING = (
 )
 """The beginnings of blocking calls' names; starting and ending MPI is not waiting."""
 _MPI_WAITS_COLUMNS = (
-    RANK,
-    HOST.with_importance(2),
+    RANK, HOST.with_importance(2),
     Column("waited", header="Waited in MPI (ns)", label="waited in MPI", unit=Unit.DURATION),
     Column("inside", header="In Blocking Calls (ns)", label="in calls", unit=Unit.DURATION),
     Column("count", header="Blocking Calls", label="calls", unit=Unit.COUNT, importance=1),
     Column("name", header="Most Time In", label="most time in"),
     Column("exchange", header="Exchanging (ns)", label="exchanging", unit=Unit.DURATION, importance=1),
-)
+)  # fmt: skip
 
 _ADVICE_OF_ONE = Advice(
     "Open the exports of all ranks to see which rank arrives last. Overlap the calls (MPI_I…, GPU work in between).",
