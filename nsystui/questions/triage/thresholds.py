@@ -14,6 +14,9 @@ from typing import Any
 
 from nsystui.base.errors import UsageError, meant
 
+_ANY_COST = 1e-9
+"""A minimum cost, %, that any cost above 0 reaches: rules cannot describe a cost of 0."""
+
 
 def _limit(value: float, meaning: str) -> Any:
     return field(default=value, metadata={"meaning": meaning, "is_least_cost": False})
@@ -92,22 +95,23 @@ class Thresholds:
 
     def changed(self, settings: Sequence[str]) -> Thresholds:
         """Return thresholds with each ``NAME=VALUE`` set. Raises UsageError for an unknown name or no number."""
-        names = [threshold.name for threshold in fields(self)]
+        thresholds = {threshold.name: threshold for threshold in fields(self)}
         values: dict[str, float] = {}
         for setting in settings:
             name, sign, text = setting.partition("=")
-            if name not in names:
-                hint = meant(name, names, f"write NAME=VALUE with a NAME of {', '.join(names)}")
+            if name not in thresholds:
+                hint = meant(name, thresholds, f"write NAME=VALUE with a NAME of {', '.join(thresholds)}")
                 raise UsageError(f"--set {setting}: there is no threshold {name!r}: {hint}")
             if not sign:
                 raise UsageError(f"--set {setting}: write {name}=VALUE")
-            values[name] = _number(setting, text)
+            least = _ANY_COST if thresholds[name].metadata["is_least_cost"] else 0.0
+            values[name] = max(_number(setting, text), least)
         return replace(self, **values)
 
     def without_least_costs(self) -> Thresholds:
-        """Return thresholds with every minimum cost at 0."""
+        """Return thresholds whose minimum costs any cost above 0 reaches."""
         names = [threshold.name for threshold in fields(self) if threshold.metadata["is_least_cost"]]
-        return replace(self, **dict.fromkeys(names, 0.0))
+        return replace(self, **dict.fromkeys(names, _ANY_COST))
 
 
 def _number(setting: str, text: str) -> float:
