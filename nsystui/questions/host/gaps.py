@@ -108,13 +108,10 @@ def attribute_once(job: OpenJob, spans: IdleSpans, with_ranges: bool) -> Attribu
 def _stored_attribution(spans: IdleSpans, stored: Any) -> Attribution:
     arrays = as_arrays(stored)
     causes, ranges, launchers = json_of(arrays["words"])
-    return Attribution(
-        spans=spans,
-        launchers=tuple(thread and (thread[0], thread[1]) for thread in launchers),
-        causes=tuple(Cause(*cause) for cause in causes),
-        ranges=tuple(ranges),
-        **{key: arrays[key] for key in _STORED_COLUMNS},
-    )
+    known = [Cause(*cause) for cause in causes]
+    threads = [thread and (thread[0], thread[1]) for thread in launchers]
+    columns = {key: arrays[key] for key in _STORED_COLUMNS}
+    return Attribution(spans=spans, launchers=threads, causes=known, ranges=ranges, **columns)
 
 
 def _spans(

@@ -68,17 +68,11 @@ def _calls(session: Session, selection: Selection) -> dict[Task, _Columns]:
     """Read start, end, peer and bytes of each task's calls, by start; -1 without a peer."""
     columns = _CALLS.c
     size = sa.func.greatest(sa.func.coalesce(columns.send_bytes, 0), sa.func.coalesce(columns.recv_bytes, 0))
-    query = (
-        sa.select(
-            columns.report, columns.process, columns.communicator, job_start(_CALLS), job_end(_CALLS),
-            sa.func.coalesce(columns.remote_rank, -1), size,
-        )
-        .where(
-            *where(_CALLS, selection.with_name(None)), columns.end.is_not(None),
-            sa.func.regexp_matches(columns.name, _BLOCKING, type_=sa.Boolean),
-        )
-        .order_by(columns.report, columns.process, columns.start)
-    )  # fmt: skip
+    times, peer = (job_start(_CALLS), job_end(_CALLS)), sa.func.coalesce(columns.remote_rank, -1)
+    query = sa.select(columns.report, columns.process, columns.communicator, *times, peer, size)
+    is_blocking = sa.func.regexp_matches(columns.name, _BLOCKING, type_=sa.Boolean)
+    query = query.where(*where(_CALLS, selection.with_name(None)), columns.end.is_not(None), is_blocking)
+    query = query.order_by(columns.report, columns.process, columns.start)
     rows: dict[Task, list[tuple[Any, ...]]] = {}
     for report, process, *values in session.rows(query) if session.count(_CALLS) else ():
         rows.setdefault(Task(report, process), []).append(tuple(values))

@@ -226,10 +226,6 @@ class Scheduling:
     switches: Mapping[Thread, Times]
     moves: Mapping[Thread, Times]
 
-    def reports(self) -> frozenset[int]:
-        """Return the indices of the reports with scheduling."""
-        return frozenset(report for report, _ in self.threads)
-
 
 def scheduling_of(session: Session, selection: Selection) -> Scheduling:
     """Read the scheduling of all threads in the selected tasks' reports, ignoring the window.

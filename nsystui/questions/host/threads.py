@@ -235,16 +235,10 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
             continue
         parts = [getattr(spent, part) for part in _LABELS]
         shares = [None if time is None else 100.0 * time / spent.window if spent.window else None for time in parts]
-        rows.append(
-            (
-                *(thread.rank, thread.shown, *shares),
-                *_scheduled(thread.thread, times.scheduling, window, spent.running is not None),
-                *sums[len(PARTS) :],
-                *gil_lengths,
-                *_top(thread, samples),
-                *(pid_of(thread.thread[1]), thread.tid, *parts, spent.window, report, thread.task.process),
-            )
-        )
+        scheduled = _scheduled(thread.thread, times.scheduling, window, spent.running is not None)
+        first_cells = (thread.rank, thread.shown, *shares, *scheduled, *sums[len(PARTS) :], *gil_lengths)
+        location = (pid_of(thread.thread[1]), thread.tid, *parts, spent.window, report, thread.task.process)
+        rows.append((*first_cells, *_top(thread, samples), *location))
     missing = missing_notes(session, tables.sched_events, tables.host_samples, tables.os_calls)
     columns = tuple(column for column in COLUMNS if times.gil or column not in GIL_COLUMNS)
     return TableAnswer("threads", columns, rows, total_rows, missing + job.busy(selection.with_name(None)).notes)

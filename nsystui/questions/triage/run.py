@@ -424,15 +424,10 @@ def _ordered(findings: Sequence[Finding], time: int) -> list[Finding]:
         return ""
 
     def key(finding: Finding) -> tuple[int, bool, float, int, str, str]:
-        cost = (finding.cost or 0) / max(time, 1)
-        return (
-            finding.severity.order,
-            kind_of(finding.id).is_paid_once,
-            -(cost if finding.gain is None else finding.gain.recoverable / max(finding.gain.iteration, 1)),
-            -(finding.cost or 0),
-            finding.id,
-            finding.sentence,
-        )
+        cost, gain = finding.cost or 0, finding.gain
+        weight = cost / max(time, 1) if gain is None else gain.recoverable / max(gain.iteration, 1)
+        is_once = kind_of(finding.id).is_paid_once
+        return finding.severity.order, is_once, -weight, -cost, finding.id, finding.sentence
 
     ranked = sorted((replace(finding, under=cause(finding)) for finding in findings), key=key)
     symptoms = grouped((finding.under, finding) for finding in ranked)

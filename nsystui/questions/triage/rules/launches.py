@@ -207,18 +207,12 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
     reports = sorted({task.report for task in owners})
     values = job_start(calls), job_end(calls), job_start(kernels), job_end(kernels), kernels.c.correlation_id
     labelled = [column.label(name) for name, column in zip(_TIMES, values, strict=True)]
-    query = (
-        sa.select(kernels.c.report, kernels.c.process, kernels.c.device, *labelled)
-        .join_from(kernels, calls, is_launched_by(kernels, calls))
-        .where(
-            *where(kernels, case.scope.with_tasks(frozenset(owners))),
-            # Without these, the rows of all other reports are read, too.
-            of_reports(kernels.c.report, reports),
-            of_reports(calls.c.report, reports),
-            kernels.c.end.is_not(None),
-            calls.c.end.is_not(None),
-        )
-    )
+    query = sa.select(kernels.c.report, kernels.c.process, kernels.c.device, *labelled)
+    query = query.join_from(kernels, calls, is_launched_by(kernels, calls))
+    query = query.where(*where(kernels, case.scope.with_tasks(frozenset(owners))))
+    # Without these, the rows of all other reports are read, too.
+    query = query.where(of_reports(kernels.c.report, reports), of_reports(calls.c.report, reports))
+    query = query.where(kernels.c.end.is_not(None), calls.c.end.is_not(None))
     begins = {device.device.key: case.working(device).start for device in devices}
     parts: dict[Place, list[list[Times]]] = {}
     for batch in case.job.session.array_batches(query):
