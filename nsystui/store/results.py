@@ -34,6 +34,7 @@ from nsystui.store import seals
 
 Arrays = Mapping[str, Array]
 T = TypeVar("T")
+_NOTHING = object()
 _LENGTH_BYTES = 4
 
 
@@ -112,11 +113,11 @@ class Memory:
         self._compute_locks: dict[Hashable, threading.RLock] = {}
         self._lock = threading.Lock()
 
-    def load(self, key: ResultKey) -> Any | None:
+    def load(self, key: ResultKey, default: object = None) -> Any:
         with self._lock:
             if key in self._results:
                 self._results.move_to_end(key)
-            return self._results.get(key)
+            return self._results.get(key, default)
 
     def save(self, key: ResultKey, value: Any) -> None:
         with self._lock:
@@ -130,16 +131,17 @@ class Memory:
 
         Questions with the same first part are computed one after another: two at once would take twice the memory.
         """
-        with self._lock:
-            if key in self._results:
-                self._results.move_to_end(key)
-                return self._results[key]  # type: ignore[no-any-return]
+        value = self.load(key, _NOTHING)
+        if value is _NOTHING:
             kind = key.question[0] if isinstance(key.question, tuple) else key.question
-            compute_lock = self._compute_locks.setdefault(kind, threading.RLock())
-        with compute_lock:
-            value = make()
-        self.save(key, value)
-        return value
+            with self._lock:
+                compute_lock = self._compute_locks.setdefault(kind, threading.RLock())
+            with compute_lock:
+                value = self.load(key, _NOTHING)  # another caller may have computed it
+                if value is _NOTHING:
+                    value = make()
+                    self.save(key, value)
+        return value  # type: ignore[no-any-return]
 
     def forget_others(self, reports: tuple[str, ...]) -> None:
         """Remove all results whose key has other ``reports``."""

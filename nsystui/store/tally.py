@@ -153,12 +153,13 @@ def first_of(table: str, start: str) -> str:
 
 def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, rows: str, names: Collection[str]) -> Tally:
     """Tally ``rows``, DuckDB's SQL with the columns ``names`` (of `tallied`) of a canonical table."""
-    start, end, process = (f'"{name}"' if name in names else "NULL" for name in ("start", "end", "process"))
+    start, end, process, name = (
+        f'"{column}"' if column in names else "NULL" for column in ("start", "end", "process", "name")
+    )
     times = f"{first_of(table, start)}, greatest(max({start}), max({end}))"
-    words = _WORK if "name" in names else ()
-    counts = [f"count(*) FILTER (contains(name, '{word}') AND NOT contains(name, 'HostFunc'))" for word in words]
-    query, tally = f"SELECT {', '.join([process, times, 'count(*)', *counts])} FROM {rows} GROUP BY 1", Tally()
-    for owner, first, last, number, *calls in connection.execute(query).fetchall():
-        rows_of, *calls_of = (Counter({} if owner is None else {owner: count}) for count in (number, *calls))
-        tally += Tally(number, first, last, rows_of, dict(zip(words, calls_of, strict=True)))
+    query, tally = f"SELECT {process}, {name}, {times}, count(*) FROM {rows} GROUP BY 1, 2", Tally()
+    for owner, call, first, last, number in connection.execute(query).fetchall():
+        rows_of = Counter({} if owner is None else {owner: number})
+        words = () if call is None or "HostFunc" in call else [word for word in _WORK if word in call]
+        tally += Tally(number, first, last, rows_of, dict.fromkeys(words, rows_of))
     return tally

@@ -122,7 +122,6 @@ class TerminalDriver(LinuxDriver):
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 signal.signal(number, lambda number, _: self._end(128 + number))  # as in a shell
-        self._handle_stops()
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
@@ -160,10 +159,15 @@ class TerminalDriver(LinuxDriver):
 
     # -- stopped and continued ------------------------------------------------------------------------------------
 
-    def _handle_stops(self) -> None:
-        # The event loop's own handlers would log an error for every signal while the loop closes.
-        signal.signal(signal.SIGTSTP, lambda *_: self._call_soon(self._stop))
-        signal.signal(signal.SIGCONT, lambda *_: self._call_soon(self._continue))
+    def _sigtstp_application(self, *_: object) -> None:
+        """Handle SIGTSTP from Textual's constructor on: before this class has its own attributes.
+
+        The event loop's own handlers would log an error for every signal while the loop closes.
+        """
+        self._call_soon(self._stop)
+
+    def _sigcont_application(self, *_: object) -> None:
+        self._call_soon(self._continue)
 
     @property
     def _is_ending(self) -> bool:
@@ -181,7 +185,8 @@ class TerminalDriver(LinuxDriver):
         for number in (signal.SIGTSTP, signal.SIGCONT):
             signal.signal(number, signal.SIG_DFL)
         os.kill(0, signal.SIGTSTP)
-        self._handle_stops()
+        signal.signal(signal.SIGTSTP, self._sigtstp_application)
+        signal.signal(signal.SIGCONT, self._sigcont_application)
         self._take_again()
 
     def _continue(self) -> None:

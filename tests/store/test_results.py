@@ -6,7 +6,10 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
@@ -128,6 +131,24 @@ class TestMemory:
             memory.once(ResultKey((state,), "question"), lambda: computed.append(None))
             memory.forget_others((state,))
         assert len(computed) == 3
+
+    def test_callers_at_once_compute_it_once(self):
+        memory, computed, begun = Memory(), [], threading.Event()
+
+        def compute() -> int:
+            computed.append(None)
+            begun.wait()
+            time.sleep(0.1)  # the other caller asks meanwhile
+            return len(computed)
+
+        def ask() -> int:
+            begun.set()
+            return memory.once(ResultKey(("rank0",), "question"), compute)
+
+        with ThreadPoolExecutor() as pool:
+            first = pool.submit(memory.once, ResultKey(("rank0",), "question"), compute)
+            second = pool.submit(ask)
+            assert (first.result(), second.result()) == (1, 1)
 
 
 class TestTheVersion:

@@ -134,6 +134,31 @@ def test_a_stop_while_it_writes_does_not_wait_for_itself(job, environment, tmp_p
         terminal.press("q", until="shell$")
 
 
+SIGNALLED_WHILE_IT_BEGINS = """
+import os, signal, sys
+from nsystui.cli import main
+from textual.drivers.linux_driver import LinuxDriver
+
+begin = LinuxDriver.__init__
+
+def begin_with_signals(self, *arguments, **options):
+    begin(self, *arguments, **options)
+    for number in (signal.SIGTSTP, signal.SIGCONT):
+        os.kill(os.getpid(), number)
+
+LinuxDriver.__init__ = begin_with_signals
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.campaign
+def test_a_stop_before_it_has_the_terminal_waits_until_it_has(job, environment, tmp_path):
+    (tmp_path / "beginning.py").write_text(SIGNALLED_WHILE_IT_BEGINS)
+    with in_a_shell([sys.executable, str(tmp_path / "beginning.py"), *job], environment, "? help") as terminal:
+        terminal.press("q")
+        assert_clean(terminal, {0})
+
+
 @pytest.mark.campaign
 def test_stopped_from_outside_it_leaves_the_terminal_as_it_was(job, environment):
     with in_a_shell([*WITHOUT_FINDINGS, *job], environment, "? help") as terminal:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection, Task
 from nsystui.base.types import Array, Condition, Expression, Ints
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
-from nsystui.questions.nvtx.loading import Texts, coded_arrays
+from nsystui.questions.nvtx.loading import Numbers, coded_arrays
 from nsystui.questions.queries.conditions import given, of_reports, where
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -147,28 +147,25 @@ def calls_of(
 ) -> Calls:  # fmt: skip
     """Read the outermost calls of ``table`` in the selection on each thread, labelled by name.
 
-    With ``spans``, read only calls `near` a span; else ``text_of``, from an earlier `texts_by_hash`, saves time.
+    With ``spans``, read only calls `near` a span. ``text_of``, from an earlier `texts_by_hash`, saves time.
     """
     columns = table.c
     if isinstance(table, sa.Table) and not session.count(table):
         return NO_CALLS
     name = sa.func.coalesce(columns.name, "")
-    conditions = where(table, selection.with_name(None))
+    conditions = [*where(table, selection.with_name(None)), *([] if spans is None else [near(table, spans)])]
     thread_id = sa.func.coalesce(columns.thread, NO_THREAD).label("thread")
     start = (columns.start + columns.clock_offset).label("start")
     # A call that never returned lasts forever.
     end = sa.func.coalesce(columns.end + columns.clock_offset, FAR).label("end")
     chain_number = sa.func.coalesce(chain if chain is not None else sa.null(), -1).label("chain")
-    query = sa.select(columns.report, thread_id, start, end, chain_number)
-    if spans is not None:
-        query = query.add_columns(name.label("name")).where(*conditions, near(table, spans))
-        batches, text_of = iter([session.arrays(query)]), None
-    else:  # a text for each of millions of rows takes most of the time
-        batches = session.array_batches(query.add_columns(sa.func.hash(name).label("name")).where(*conditions))
-        text_of = texts_by_hash(session, table) if text_of is None else text_of
-    texts = Texts()
-    arrays, threads, chains = coded_arrays(batches, _CALL_TYPES, {"name": texts}), {}, {}
-    labels = texts.texts if text_of is None else [text_of[int(key)] for key in texts.numbers]
+    # A text for each of millions of rows would take most of the time.
+    query = sa.select(columns.report, thread_id, start, end, chain_number, sa.func.hash(name).label("name"))
+    hashes = Numbers()
+    arrays = coded_arrays(session.array_batches(query.where(*conditions)), _CALL_TYPES, {"name": hashes})
+    if text_of is None:
+        text_of = texts_by_hash(session, table) if hashes.numbers else {}
+    labels, threads, chains = [text_of[key] for key in hashes.numbers], {}, {}
     for thread, rows in by_thread(arrays).items():
         outer = outermost(arrays["start"][rows], arrays["end"][rows], np.arange(len(rows)))
         threads[thread] = Segments(outer.starts, outer.ends, arrays["name"][rows][outer.labels].astype(np.int64))

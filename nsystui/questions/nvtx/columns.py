@@ -20,7 +20,9 @@ from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, WHOLE, Chains
 from nsystui.questions.nvtx.loading import (
     FOLDED_LABEL,
     LaunchCallColumns,
+    Numbers,
     Texts,
+    by_appearance,
     has_launches,
     launch_parts,
     range_parts,
@@ -168,11 +170,11 @@ def _made(**columns: Array) -> Made:
 
 
 def _read(ranges: RangeColumns) -> Made:
-    texts, threads = Texts(), _Numbers()
+    texts, threads = Texts(), Numbers()
     slices: dict[str, list[Array]] = {key: [] for key in ("name", "lane", "row", "start", "length", "flags")}
     for part in range_parts(ranges.session, ranges.report, texts, FOLDED_LABEL):
         flags = part.is_push_pop * PUSH_POP + part.is_open * OPEN + part.is_whole * WHOLE
-        part_columns = (part.name, threads.of(part.thread), part.row, part.start, part.end - part.start, flags)
+        part_columns = (part.name, threads.coded(part.thread), part.row, part.start, part.end - part.start, flags)
         for values, column in zip(slices.values(), part_columns, strict=True):
             values.append(narrow(column))
     columns = {key: np.concatenate(slices.pop(key)) for key in list(slices)}
@@ -181,40 +183,15 @@ def _read(ranges: RangeColumns) -> Made:
         for key in list(columns):
             columns[key] = columns[key][order]
     del order
-    thread_order = np.argsort(threads.values())
+    thread_ids = np.array(list(threads.numbers), np.int64)
+    thread_order = np.argsort(thread_ids)
     columns["lane"] = np.argsort(thread_order)[columns["lane"]] if len(thread_order) > 1 else columns["lane"]
     codes, names = by_appearance(columns["name"], len(texts.numbers)), texts.texts
     new_codes = np.empty(len(names), np.int32)
     new_codes[codes] = np.arange(len(codes))
     columns["name"] = new_codes[columns["name"]]
     names_array = json_array([names[number] for number in codes.tolist()])
-    return {"names": {"names": names_array}, **_made(threads=threads.values()[thread_order], **columns)}
-
-
-_BATCH_ROWS = 1 << 18
-
-
-def by_appearance(codes: Array, limit: int) -> Ints:
-    """Return the different codes, all below ``limit``, in order of appearance."""
-    first = np.full(limit, len(codes))
-    for start in range(0, len(codes), _BATCH_ROWS)[::-1]:
-        batch = codes[start : start + _BATCH_ROWS]
-        first[batch[::-1]] = np.arange(start, start + len(batch))[::-1]
-    return np.argsort(first, kind="stable")[: int(np.count_nonzero(first < len(codes)))]
-
-
-@dataclass
-class _Numbers:
-    """Codes for the few different values of long arrays."""
-
-    codes: dict[int, int] = field(default_factory=dict)
-
-    def of(self, values: Ints) -> Ints:
-        unique, inverse = np.unique(values, return_inverse=True)
-        return np.array([self.codes.setdefault(value, len(self.codes)) for value in unique.tolist()])[inverse]
-
-    def values(self) -> Ints:
-        return np.array(list(self.codes), np.int64)
+    return {"names": {"names": names_array}, **_made(threads=thread_ids[thread_order], **columns)}
 
 
 def _nest(ranges: RangeColumns) -> Made:

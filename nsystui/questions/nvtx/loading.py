@@ -76,8 +76,36 @@ class Texts:
         return ranks
 
 
+@dataclass
+class Numbers:
+    """Codes for the few different numbers of long arrays, such as threads or hashes of names."""
+
+    numbers: dict[int, int] = field(default_factory=dict)
+
+    def coded(self, values: Array) -> SmallInts:
+        """Return the codes of ``values``; a new number gets the next code."""
+        unique, codes = np.unique(values, return_inverse=True)
+        for value in unique[by_appearance(codes, len(unique))].tolist():
+            self.numbers.setdefault(value, len(self.numbers))
+        return np.array([self.numbers[value] for value in unique.tolist()], np.int32)[codes]
+
+
+_BATCH_ROWS = 1 << 18
+
+
+def by_appearance(codes: Array, limit: int) -> Ints:
+    """Return the different codes, all below ``limit``, in order of appearance."""
+    first = np.full(limit, len(codes))
+    for start in range(0, len(codes), _BATCH_ROWS)[::-1]:
+        batch = codes[start : start + _BATCH_ROWS]
+        first[batch[::-1]] = np.arange(start, start + len(batch))[::-1]
+    return np.argsort(first, kind="stable")[: int(np.count_nonzero(first < len(codes)))]
+
+
 def coded_arrays(
-    read: Iterable[Mapping[str, Array]], types: Mapping[str, type[np.generic]], texts: Mapping[str, Texts]
+    read: Iterable[Mapping[str, Array]],
+    types: Mapping[str, type[np.generic]],
+    texts: Mapping[str, Texts] | Mapping[str, Numbers],
 ) -> dict[str, Array]:
     """Join batches of columns as ``types``, without missing values; texts become codes of ``texts``.
 

@@ -22,8 +22,8 @@ from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, Chains, added_up, chained, narrow, rows_by_level
-from nsystui.questions.nvtx.columns import RangeColumns, by_appearance, columns_of_each
-from nsystui.questions.nvtx.loading import LABEL, SmallInts, has_launches
+from nsystui.questions.nvtx.columns import RangeColumns, columns_of_each
+from nsystui.questions.nvtx.loading import LABEL, SmallInts, by_appearance, has_launches
 from nsystui.questions.queries.captures import NO_NODE, Captures, capture_notes
 from nsystui.questions.queries.data_notes import conditional_notes, missing_notes
 from nsystui.questions.queries.recording import recording_advice
