@@ -13,28 +13,23 @@ name means several products, or the figure depends on an unrecorded power limit,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nsystui.base.answer import Unit
 from nsystui.base.selection import Selection, Window
-from nsystui.base.text import whole_number
 from nsystui.base.units import format_value
-from nsystui.exports.metadata import ALLOCATION_VARIABLE, SIZE_VARIABLES
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.blocking.budget import iterations
+from nsystui.questions.efficiency.result import Efficiency, recorded_size
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import selected_reports
 from nsystui.questions.ranks.steps import StepTimes
 from nsystui.questions.steps.task_steps import TaskSteps
 from nsystui.store.report import Report
-
-if TYPE_CHECKING:
-    from nsystui.questions.efficiency.result import Efficiency
 
 
 @dataclass(frozen=True)
@@ -151,16 +146,6 @@ def _gpus(request: MfuRequest, gpus: Sequence[DeviceIntervals], reports: Sequenc
     if size > seen:
         return size, f"GPUs that share a step: {size}, by the captured environment; {seen} of them here (--gpus N)"
     return max(seen, 1), f"GPUs that share a step: {seen}, counted in these exports (--gpus N)"
-
-
-def recorded_size(reports: Iterable[Report]) -> int:
-    """Return the job's number of processes by the captured environment, else 0."""
-    names = (*SIZE_VARIABLES, ALLOCATION_VARIABLE)
-    texts = [report.metadata.environment.get(name, "") for report in reports for name in names]
-    return max((whole_number(text, _MAX_PROCESSES) or 0 for text in texts), default=0)
-
-
-_MAX_PROCESSES = 999_999
 
 
 def _peak(request: MfuRequest, gpus: Sequence[DeviceIntervals]) -> tuple[Peak | None, str]:

@@ -7,20 +7,20 @@ as equally many steps, in total (strong scaling) or per device (weak scaling).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from nsystui.base.answer import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
-from nsystui.base.text import counted, few_numbers
+from nsystui.base.text import counted, few_numbers, whole_number
 from nsystui.base.units import format_value
 from nsystui.exports.canonical import API_CALLS, MPI_CALLS, CanonicalTable
+from nsystui.exports.metadata import ALLOCATION_VARIABLE, SIZE_VARIABLES
 from nsystui.questions.capture.launch_account import lost_work, lost_work_notes
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_times
-from nsystui.questions.efficiency.mfu import recorded_size
 from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals, is_unknown
 from nsystui.questions.gpu.utilisation import BusyIntervals, recording_notes, unplaced
 from nsystui.questions.job.job import OpenJob
@@ -28,6 +28,7 @@ from nsystui.questions.queries.pauses import pauses
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.time_window import extent, recorded, selected_reports, shares_clock
 from nsystui.questions.ranks.steps import step_times
+from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 
@@ -241,6 +242,16 @@ def steps_in(job: OpenJob, result: Efficiency, name: str | None = None) -> int |
     tasks = {device.task.task for gpu in result.gpus for device in gpu.devices}
     times = step_times(job.steps(name), result.window)
     return max((len(steps) for task, steps in times.items() if task in tasks), default=None)
+
+
+def recorded_size(reports: Iterable[Report]) -> int:
+    """Return the job's number of processes by the captured environment, else 0."""
+    names = (*SIZE_VARIABLES, ALLOCATION_VARIABLE)
+    texts = [report.metadata.environment.get(name, "") for report in reports for name in names]
+    return max((whole_number(text, _MAX_PROCESSES) or 0 for text in texts), default=0)
+
+
+_MAX_PROCESSES = 999_999
 
 
 def _device_notes(
