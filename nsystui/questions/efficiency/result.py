@@ -223,18 +223,10 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
     device_notes, lost_on = tuple(_device_notes(job, busy, gpus, window, useful)), lost_work(session)
     lost = Counter(table for gpu in gpus for table in lost_on.get(gpu.device.key, ()))
     clock = (job.alignment.words(reports),) if len(reports) > 1 and job.alignment is not None else ()
-    return Efficiency(
-        window=window,
-        useful=useful,
-        gpus=gpus,
-        spent=spent,
-        device=replace(DeviceEfficiency.of(spent, useful), lost=lost),
-        host=host,
-        notes=(window_note(session, selection, window), *busy.notes, *clock, *lost_work_notes(job.session, selection)),
-        device_notes=device_notes,
-        host_notes=tuple(_host_notes(host, to_record)) if host.processes else (),
-        to_record=to_record,
-    )
+    notes = (window_note(session, selection, window), *busy.notes, *clock, *lost_work_notes(session, selection))
+    device = replace(DeviceEfficiency.of(spent, useful), lost=lost)
+    host_notes = tuple(_host_notes(host, to_record)) if host.processes else ()
+    return Efficiency(window, useful, gpus, spent, device, host, notes, device_notes, host_notes, to_record)
 
 
 def steps_in(job: OpenJob, result: Efficiency, name: str | None = None) -> int | None:

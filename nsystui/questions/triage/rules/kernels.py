@@ -110,9 +110,8 @@ def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
         "For matrix products, use BF16, FP16 or TF32, and sizes that are multiples of 8.",
         "Tensor cores deliver most FLOPs of a GPU; other work does not need tensor cores.",
     )
-    names, rows = {report.index: report.name for report in case.reports}, list[Row]()
-    for (report, gpu), means in sorted(complete.items()):
-        rows.append((names.get(report), gpu, means["SM active"], means["tensor active"]))
+    names, means_of = {report.index: report.name for report in case.reports}, sorted(complete.items())
+    rows = [(names.get(report), gpu, *(means[family] for family in _FAMILIES)) for (report, gpu), means in means_of]
     evidence = TableAnswer("tensor-activity", _TENSOR_ACTIVITY_COLUMNS, rows, len(rows))
     return [Finding("tensor-activity", Severity.INFO, sentence, advice, Door("gpu"), evidence=evidence)]
 
