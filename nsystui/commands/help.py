@@ -171,7 +171,7 @@ def _completer(action: argparse.Action, command: str, has_commands: bool) -> Cal
         reports = _names_of("stats")
         return lambda prefix, **_: _in_list(prefix, reports)
     if action.dest == "explain":
-        from nsystui.questions.triage.explain import explained
+        from nsystui.questions.triage.thresholds import explained
 
         return lambda **_: {name: meaning for name, (meaning, _) in explained().items()}
     if action.metavar == "NAME=VALUE":

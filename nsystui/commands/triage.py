@@ -91,7 +91,7 @@ def run(request: Request) -> int:
         import textwrap
 
         from nsystui.output.files import print_lines
-        from nsystui.questions.triage.explain import explanation
+        from nsystui.questions.triage.thresholds import explanation
 
         explanation_lines = explanation(args["explain"], thresholds)
         print_lines(part for line in explanation_lines for part in textwrap.wrap(line, 79, subsequent_indent="   "))

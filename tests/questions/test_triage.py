@@ -101,6 +101,13 @@ def test_the_selected_ranks_may_wait_for_one_that_is_not(slow_rank):
     assert finding(two, "straggler").cost == pytest.approx(finding(slow_rank.found, "straggler").cost * 4 / 3, rel=0.1)
 
 
+def test_rules_without_a_cost_do_not_fail_where_any_cost_counts(healthy):
+    """They would describe the longest of no gaps, or the compiler that took most of no time."""
+    rules = ("input_pipeline", "blocked_host", "idle_gaps", "jit_compilation")
+    found = judged(healthy.job, [f"{name}_percent=0" for name in ("input", "gil", "read", "gap", "jit")], rules)
+    assert not [rule for rule in found.not_checked if rule.failed]
+
+
 @pytest.mark.campaign
 def test_waiting_is_no_part_of_what_a_small_message_costs(healthy, slow_rank):
     """Only the demo's gradient norm is below 64 KiB; its transfer takes 18 µs, which nothing hides."""

@@ -145,7 +145,12 @@ def test_what_had_no_cost_is_not_said_to_have_been_without_one():
     assert "GONE    W  errors" in text
 
 
+def test_a_length_can_be_0_but_a_minimum_cost_is_above_0():
+    changed = Thresholds().changed(["gap_ms=0", "gap_percent=0"])
+    assert changed.gap_ms == 0 < changed.gap_percent < 1e-6
+
+
 def test_without_least_costs_only_costs_change():
     lowered = Thresholds().without_least_costs()
-    assert lowered.straggler_percent == lowered.gap_percent == lowered.copy_percent == 0
+    assert 0 < lowered.straggler_percent == lowered.gap_percent == lowered.copy_percent < 1e-6
     assert (lowered.gap_ms, lowered.shortest_ms) == (Thresholds().gap_ms, Thresholds().shortest_ms)

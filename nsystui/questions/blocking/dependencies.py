@@ -159,17 +159,11 @@ def _work(session: Session, table: sa.Table, communication: Collection[str]) -> 
     else:
         kind = sa.literal(COMPUTE if table is tables.graph_launches else HOST_FUNCTION)
     node = columns.graph_node_id if "graph_node_id" in columns else sa.literal(None)
-    return sa.select(
-        columns.device,
-        sa.func.coalesce(columns.context, NONE).label("context"),
-        columns.stream,
-        columns.start,
-        columns.end,
-        columns.row,
-        sa.cast(kind, sa.SmallInteger).label("kind"),
-        sa.func.coalesce(columns.correlation_id, NONE).label("correlation"),
-        node.is_not(None).label("is_node"),
-    ).where(columns.start.is_not(None), columns.end.is_not(None))
+    context = sa.func.coalesce(columns.context, NONE).label("context")
+    correlation = sa.func.coalesce(columns.correlation_id, NONE).label("correlation")
+    described = sa.cast(kind, sa.SmallInteger).label("kind"), correlation, node.is_not(None).label("is_node")
+    query = sa.select(columns.device, context, columns.stream, columns.start, columns.end, columns.row, *described)
+    return query.where(columns.start.is_not(None), columns.end.is_not(None))
 
 
 def _until(rows: ProcessRows, window: Window, communication: Collection[str]) -> int:
@@ -202,13 +196,9 @@ def _begun(session: Session, task: Task, window: Window, ids: Times) -> list[int
     launches = []
     for table in _NODES:
         columns = table.c
-        query = sa.select(columns.correlation_id).where(
-            columns.report == task.report,
-            columns.process == task.process,
-            columns.graph_node_id.is_not(None),
-            columns.end <= window.start,
-            columns.correlation_id.between(int(ids.min()), int(ids.max())),
-        )
+        query = sa.select(columns.correlation_id).where(columns.report == task.report, columns.process == task.process)
+        query = query.where(columns.graph_node_id.is_not(None), columns.end <= window.start)
+        query = query.where(columns.correlation_id.between(int(ids.min()), int(ids.max())))
         launches += [correlation for (correlation,) in session.rows(query.distinct())] if session.count(table) else []
     return launches
 
@@ -322,7 +312,10 @@ class _Streams:
         return operations
 
 
-def _producers(rows: ProcessRows, work: dict[str, Array], window: Window | None) -> tuple[Times, Times]:
+_Columns = dict[str, Array]
+
+
+def _producers(rows: ProcessRows, work: _Columns, window: Window | None) -> tuple[Times, Times]:
     """Return `Operations.producer` and `Operations.unseen`."""
     streams, end = _Streams(work["context"], work["stream"], work["correlation"]), work["end"]
     waiters, sources = [streams.order[1:][~streams.is_first[1:]]], [streams.order[:-1][~streams.is_first[1:]]]
@@ -344,9 +337,7 @@ def _producers(rows: ProcessRows, work: dict[str, Array], window: Window | None)
     return _last_to_end(len(end), end, waiters, sources), _unseen(rows, work, streams, events, window)
 
 
-def _unseen(
-    rows: ProcessRows, work: dict[str, Array], streams: _Streams, events: _Events, window: Window | None
-) -> Times:
+def _unseen(rows: ProcessRows, work: _Columns, streams: _Streams, events: _Events, window: Window | None) -> Times:
     """Return `Operations.unseen`: the last unresolved call between an operation and its predecessor.
 
     A wait without a row may concern any stream. Without events and waits, no dependency between streams is recorded:
@@ -379,7 +370,7 @@ def _unseen(
 _EVENT_COLUMNS = ("context", "stream", "event", "event_sync", "correlation_id")
 
 
-def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Array]:
+def _of_events(rows: ProcessRows, table: sa.Table) -> _Columns:
     columns = dict.fromkeys(_EVENT_COLUMNS, np.zeros(0, np.int64))
     query = sa.select(*(table.c[key] for key in _EVENT_COLUMNS)).where(table.c.correlation_id.is_not(None))
     if rows.session.count(table) and rows.session.count(tables.api_calls):
@@ -388,7 +379,7 @@ def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Array]:
     return {**columns, "correlation": columns["correlation_id"]}
 
 
-def _matching(waits: dict[str, Array], records: dict[str, Array], lost: Times) -> Times:
+def _matching(waits: _Columns, records: _Columns, lost: Times) -> Times:
     """Return the index in ``records`` of each wait's event, or ``NONE`` if it was not recorded before.
 
     A handle may belong to one of the calls ``lost`` instead, which recorded an event but have no row.
@@ -426,11 +417,11 @@ class _Events:
     calls: Times
     recorded: Times
     lost: Times
-    records: dict[str, Array]
-    waits: dict[str, Array]
+    records: _Columns
+    waits: _Columns
     of_record: Times
-    by_stream: dict[str, Array]
-    by_event: dict[str, Array]
+    by_stream: _Columns
+    by_event: _Columns
 
     @classmethod
     def of(cls, rows: ProcessRows) -> _Events:

@@ -86,9 +86,8 @@ def _replayed(job: OpenJob, steps: Steps, times: Mapping[Task, StepTimes], range
 
     sums = np.zeros(len(ranges.names))
     conditions = [tables.kernels.c.graph_node_id.is_not(None), *where(tables.kernels, ranges.selection)]
-    for around, batch in launched(
-        number_of, job.session, tables.kernels, {"time": duration(tables.kernels)}, conditions
-    ):
+    columns = {"time": duration(tables.kernels)}
+    for around, batch in launched(number_of, job.session, tables.kernels, columns, conditions):
         time = batch["time"]
         while len(inside := np.flatnonzero(around >= 0)):
             around, time = around[inside], time[inside]

@@ -275,7 +275,7 @@ class _Walk:
         for gap in np.flatnonzero(quiet_to - quiet_from >= _MIN_QUIET)[::-1].tolist():
             start, end = int(quiet_from[gap]), int(quiet_to[gap])
             for thread in side.launching - {at.thread}:
-                ends = side.ends_of[thread]
+                ends = side.ends_of.get(thread, [])
                 first, last = bisect_right(ends, start), bisect_right(ends, end) - 1
                 if last > first and 2 * (ends[last] - ends[first]) >= end - start:
                     return ends[last], thread

@@ -108,14 +108,8 @@ def _figures(gpus: Sequence[RankIterations], masks: Sequence[Flags], total_time:
     is_unknown = (parts == 0) & ((possible > 0) | np.isin(PARTS, gpus[0].of.unknown))
     is_bound = is_host_bound({**measures, "idle": _percent(of_host, total)}, phase)
     verdict = None if idle is None else "yes" if is_bound else "no"
-    return (
-        len(times),
-        _percent(total, total_time),
-        *figures,
-        verdict,
-        *measures.values(),
-        *np.where(is_unknown, np.array(None), parts).tolist(),
-    )
+    known_parts = np.where(is_unknown, np.array(None), parts).tolist()
+    return (len(times), _percent(total, total_time), *figures, verdict, *measures.values(), *known_parts)
 
 
 def is_host_bound(measures: Mapping[str, Value], phase: str) -> bool:

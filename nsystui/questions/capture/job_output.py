@@ -110,11 +110,8 @@ def _steps(job: OpenJob, report: Report, lines: tuple[OutputLine, ...], times: l
     steps: list[int | None] = [None] * len(lines)
     if not exact:
         return steps
-    step_numbers = job.steps().numbers_at(
-        np.full(len(exact), report.index, np.int64),
-        np.array([lines[index].process for index in exact], np.int64),
-        np.array([times[index] for index in exact], np.int64),
-    )
+    processes, moments = np.array([(lines[index].process, times[index]) for index in exact], np.int64).T
+    step_numbers = job.steps().numbers_at(np.full(len(exact), report.index, np.int64), processes, moments)
     for index, step in zip(exact, step_numbers.tolist(), strict=True):
         steps[index] = None if step == NO_STEP else step
     return steps

@@ -269,11 +269,8 @@ def lost_work_notes(
     lost = losses([item for item in accounts.values() if item.lost_kernels + item.lost_work])
     error = max((abs(item.clock_error) for item in accounts.values()), default=0)
     apart = f"the clocks of GPU and CPU differ by {format_value(Unit.DURATION, error)} or more: {UNKNOWN_BY_CLOCK}"
-    return [
-        *[f"{' and '.join(lost)}; {LOWER_BOUNDS}"] * bool(lost),
-        *[apart] * bool(error),
-        *conditional_notes(session),
-    ]
+    missing = f"{' and '.join(lost)}; {LOWER_BOUNDS}"
+    return [*[missing] * bool(lost), *[apart] * bool(error), *conditional_notes(session)]
 
 
 def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:
@@ -303,12 +300,9 @@ def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[Query]:
     ):
         columns = table.c
         query = sa.select(columns.report, columns.process, columns.correlation_id, columns.start, columns.end, *values)
-        yield query.select_from(source).where(
-            of_reports(columns.report, reports),
-            *(column.is_not(None) for column in (columns.process, columns.start, columns.end)),
-            columns.correlation_id.between(first, last),
-            condition,
-        )
+        are_known = (column.is_not(None) for column in (columns.process, columns.start, columns.end))
+        query = query.where(of_reports(columns.report, reports), *are_known, condition)
+        yield query.select_from(source).where(columns.correlation_id.between(first, last))
 
 
 def _by_task(session: Session, query: Query) -> dict[Task, dict[str, Times]]:

@@ -33,48 +33,27 @@ class Goal(NamedTuple):
 
 
 GOALS = (
-    Goal(
-        "why-idle",
-        "why the GPUs are idle: OS calls, CPU samples with their stacks, when threads run",
-        ("osrt",),
+    Goal("why-idle", "why the GPUs are idle: OS calls, CPU samples with their stacks, when threads run", ("osrt",),
         ("--sample=process-tree", "--backtrace=dwarf", "--cpuctxsw=process-tree"),
-        cost="samples with stacks cost a CPU some percent; --small-overhead takes them without stacks",
-    ),
-    Goal(
-        "nccl-sizes",
-        "message sizes and bandwidth of NCCL",
-        ("nvtx",),
-        exports=("2024.1 --include-json=true", "2026.1 --include-blobs=true"),
-    ),
+        cost="samples with stacks cost a CPU some percent; --small-overhead takes them without stacks"),
+    Goal("nccl-sizes", "message sizes and bandwidth of NCCL", ("nvtx",),
+        exports=("2024.1 --include-json=true", "2026.1 --include-blobs=true")),
     Goal("memory", "allocations of GPU memory over time", options=("--cuda-memory-usage=true",)),
-    Goal(
-        "gpu-metrics",
-        "SM, tensor core, DRAM, PCIe and NVLink activity",
+    Goal("gpu-metrics", "SM, tensor core, DRAM, PCIe and NVLink activity",
         options=("2024.4 --gpu-metrics-devices=cuda-visible", "<2024.4 --gpu-metrics-device=all"),
-        cost="needs permission to read counters (NVreg_RestrictProfilingToAdminUsers=0)",
-    ),
+        cost="needs permission to read counters (NVreg_RestrictProfilingToAdminUsers=0)"),
     Goal("network", "what the network adapters move", options=("--nic-metrics=true",)),
-    Goal(
-        "efa",
-        "what EFA adapters of AWS move",
-        options=("2024.5 --enable=efa_metrics",),
-        cost="the plugin is part of nsys's installation",
-    ),
-    Goal(
-        "python",
-        "which Python function runs, and who has the GIL",
-        ("2023.1 python-gil",),
-        ("2023.1 --python-sampling=true",),
-        ("2026.1 --include-blobs=true",),
-        cost="CPython 3.9 or later",
-    ),
+    Goal("efa", "what EFA adapters of AWS move", options=("2024.5 --enable=efa_metrics",),
+        cost="the plugin is part of nsys's installation"),
+    Goal("python", "which Python function runs, and who has the GIL", ("2023.1 python-gil",),
+        ("2023.1 --python-sampling=true",), ("2026.1 --include-blobs=true",), cost="CPython 3.9 or later"),
     Goal("files", "which files are read and written", ("osrt",), ("2024.4 --osrt-file-access=true",)),
     Goal("graphs", "kernels inside of CUDA graphs", options=("--cuda-graph-trace=node",), cost="slows graphs down"),
     Goal("events", "what a wait for a CUDA event waits for", options=("2025.2 --cuda-event-trace=true",)),
     Goal("mpi", "MPI calls", ("mpi",)),
     Goal("ucx", "UCX calls", ("ucx",)),
     Goal("libraries", "cuBLAS and cuDNN calls", ("cublas", "cudnn"), cost="many calls: reports grow"),
-)
+)  # fmt: skip
 
 LAUNCHERS = {
     "slurm": ("SLURM_PROCID", "srun"), "openmpi": ("OMPI_COMM_WORLD_RANK", "mpirun"), "mpich": ("PMI_RANK", "mpiexec"),
@@ -114,13 +93,9 @@ class Capture(NamedTuple):
         if bool(self.nvtx_range) + self.profiler_api + bool(self.delay or self.duration) > 1:
             raise UsageError("--nvtx-range, --profiler-api, and --delay with --duration exclude each other")
         if self.nvtx_range:
-            return [
-                "--capture-range=nvtx",
-                f"--nvtx-capture={self.nvtx_range}",
-                "--capture-range-end=stop",
-                "-e",
-                "NSYS_NVTX_PROFILER_REGISTER_ONLY=0",
-            ]
+            unregistered = ["-e", "NSYS_NVTX_PROFILER_REGISTER_ONLY=0"]
+            name = f"--nvtx-capture={self.nvtx_range}"
+            return ["--capture-range=nvtx", name, "--capture-range-end=stop", *unregistered]
         if self.profiler_api:
             return ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
         delays = (("--delay", self.delay), ("--duration", self.duration))
@@ -209,9 +184,8 @@ def script(recording: Recording) -> list[str]:
         profile = f"bash -c {shlex.quote(wrapper)} -"
     lines = [f'export RUN={shlex.quote(recording.directory)}; mkdir -p "$RUN"']
     if recording.scratch:
-        lines.append(
-            f"export TMPDIR={shlex.quote(recording.scratch)}   # nsys writes there while it records, then to $RUN"
-        )
+        scratch = shlex.quote(recording.scratch)
+        lines.append(f"export TMPDIR={scratch}   # nsys writes there while it records, then to $RUN")
     lines += [f"{launch} {profile} \\", f"    {shlex.join(recording.program)}"]
     export = shlex.join(["nsys", "export", *export_options(recording.goals, recording.version)])
     lines.append(f'for report in "$RUN"/*.nsys-rep; do {export} "$report"; done')

@@ -61,8 +61,8 @@ def _mfu_request(values: Values) -> MfuRequest | None:
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise UsageError(f"--{option.flag} {value:g}: it must be more than 0")
     if _FLOPS.is_given(values):
-        return MfuRequest(*(values[key] for key in ("flops_per_step", "peak_tflops", "gpus", "step_range", "region")))
-    for option in (_PEAK, _GPUS, _REGION):
+        return MfuRequest(*(values[key] for key in ("flops_per_step", "peak_tflops", "gpus", "step_range")))
+    for option in (_PEAK, _GPUS):
         if option.is_given(values):
             raise UsageError(f"--{option.flag} goes with --flops-per-step")
     return None
@@ -84,7 +84,8 @@ def _tables(job: OpenJob, selection: Selection, options: _Options) -> list[Title
     from dataclasses import replace
 
     from nsystui.questions.efficiency import tables
-    from nsystui.questions.efficiency.result import Scaling, Sized, efficiency, mfu_of, scalability, steps_in
+    from nsystui.questions.efficiency.mfu import mfu_of
+    from nsystui.questions.efficiency.result import Scaling, Sized, efficiency, scalability, steps_in
 
     result = efficiency(job, selection, options.useful)
     scaled = None
@@ -117,12 +118,6 @@ _PEAK = Option(
 _GPUS = Option(
     "gpus", "GPUs that share a step (default: those here, or the job's size)", metavar="N", kind=int, group=_MFU
 )
-_REGION = Option(
-    "region",
-    "--flops-per-step count one NVTX range whose name contains TEXT, such as forward, on one GPU, or on --gpus",
-    metavar="TEXT",
-    group=_MFU,
-)
 _SCALING_OPTION = Option(
     "scaling",
     "strong: both jobs did the same work (default); weak: each GPU did the same",
@@ -149,7 +144,6 @@ less than the time of the other tables, from the job's first event to its last; 
   nsystui efficiency rank*.sqlite --time 1.2s:1.5s --tables device --format json
   nsystui efficiency rank*.sqlite --useful talp
   nsystui efficiency rank*.sqlite --flops-per-step 6.2e15
-  nsystui efficiency rank*.sqlite --flops-per-step 4.1e13 --region forward
   nsystui efficiency 64/rank*.sqlite --baseline 8/rank*.sqlite --scaling strong""",
         order=90,
         options=(
@@ -166,7 +160,7 @@ less than the time of the other tables, from the job's first event to its last; 
                 default="pop",
                 group="efficiency",
             ),
-            *(_FLOPS, _PEAK, _GPUS, _REGION, *steps_in(_MFU)),
+            *(_FLOPS, _PEAK, _GPUS, *steps_in(_MFU)),
             Option(
                 "baseline",
                 "exports of a job of another size, after FILE",

@@ -73,14 +73,8 @@ class DeviceEfficiency:
         busy = [device.busy for device in spent]
         total, max_useful, max_busy = sum(times), max(times, default=0), max(busy, default=0)
         time = spent[0].time if spent else 0
-        return cls(
-            devices=len(spent),
-            time=time,
-            useful=total,
-            load_balance=ratio(total, len(spent) * max_useful),
-            communication=ratio(max_useful, max_busy),
-            orchestration=ratio(max_busy, time),
-        )
+        load_balance, communication = ratio(total, len(spent) * max_useful), ratio(max_useful, max_busy)
+        return cls(len(spent), time, total, load_balance, communication, orchestration=ratio(max_busy, time))
 
 
 def ratio(part: int, whole: int) -> float:

@@ -93,9 +93,7 @@ def _computed(session: Session, reports: Sequence[Report]) -> Mapping[int, Array
     return arrays
 
 
-def _merged(
-    session: Session, table: sa.Table, reports: Iterable[Report], *conditions: Condition
-) -> dict[Task, Intervals]:
+def _merged(session: Session, table: sa.Table, reports: Iterable[Report], *more: Condition) -> dict[Task, Intervals]:
     """Return the time in calls of each process; calls that never returned end with the session."""
     ends = {report.index: recorded(report).end - report.clock_offset for report in reports if report.count(table)}
     if not ends:
@@ -103,7 +101,7 @@ def _merged(
     columns = table.c
     end = sa.func.coalesce(columns.end, sa.case(ends, value=columns.report), type_=sa.BigInteger).label("end")
     is_placed = of_reports(columns.report, ends), columns.process.is_not(None), columns.start.is_not(None)
-    query = sa.select(columns.report, columns.process, columns.start, end).where(*is_placed, *conditions)
+    query = sa.select(columns.report, columns.process, columns.start, end).where(*is_placed, *more)
     return times_by_task(session, query)
 
 
@@ -162,12 +160,11 @@ class HostEfficiency:
 def host_times(calls: Sequence[HostCalls], window: Window, pauses: Mapping[int, Intervals]) -> list[HostTime]:
     """Return each process's time in ``window`` by use, without its report's ``pauses``."""
     lo, hi = window.start, window.end
+
+    def within(times: Intervals | None) -> int | None:
+        return None if times is None else times.length_within(lo, hi)
+
+    recorded = {report: hi - lo - paused.length_within(lo, hi) for report, paused in pauses.items()}
     return [
-        HostTime(
-            process.task,
-            hi - lo - pauses[process.task.task.report].length_within(lo, hi),
-            None if process.mpi is None else process.mpi.length_within(lo, hi),
-            None if process.cuda_outside_mpi is None else process.cuda_outside_mpi.length_within(lo, hi),
-        )
-        for process in calls
+        HostTime(of.task, recorded[of.task.task.report], within(of.mpi), within(of.cuda_outside_mpi)) for of in calls
     ]

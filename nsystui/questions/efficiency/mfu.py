@@ -13,22 +13,22 @@ name means several products, or the figure depends on an unrecorded power limit,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from nsystui.base.answer import Unit
-from nsystui.base.selection import Window
-from nsystui.base.text import whole_number
+from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
-from nsystui.exports.metadata import ALLOCATION_VARIABLE, SIZE_VARIABLES
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.blocking.parts import Iterations
+from nsystui.questions.blocking.budget import iterations
+from nsystui.questions.efficiency.result import Efficiency, recorded_size
 from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.time_window import selected_reports
 from nsystui.questions.ranks.steps import StepTimes
 from nsystui.questions.steps.task_steps import TaskSteps
-from nsystui.questions.steps.times import Steps
 from nsystui.store.report import Report
 
 
@@ -65,16 +65,12 @@ def known_peak(model: str) -> Peak | None:
 
 @dataclass(frozen=True)
 class MfuRequest:
-    """The user's values. ``peak_tflops`` and ``gpus``: by default from the exports.
-
-    ``region``: a filter on NVTX range names; ``flops_per_step`` are then the FLOPs of one matching range.
-    """
+    """The user's values. ``peak_tflops`` and ``gpus``: by default from the exports."""
 
     flops_per_step: float
     peak_tflops: float | None = None
     gpus: int | None = None
     step_range: str | None = None
-    region: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,8 +78,7 @@ class Mfu:
     """``value`` is the MFU from 0 to 1, or ``None`` if a part is unknown; ``notes`` name the part.
 
     ``step_time``: median of ``intervals`` step times, ns. ``achieved``: TFLOP/s for each GPU. ``compute``: share, 0 to
-    1, of the GPUs' time in steps with a compute kernel. ``ceiling``: the MFU if this share were 1. ``intensity``: FLOPs
-    of a region by DRAM bytes read and written.
+    1, of the GPUs' time in steps with a compute kernel. ``ceiling``: the MFU if this share were 1.
     """
 
     request: MfuRequest
@@ -93,7 +88,6 @@ class Mfu:
     peak: Peak | None
     compute: float | None
     notes: tuple[str, ...]
-    intensity: float | None = None
 
     @property
     def achieved(self) -> float | None:
@@ -112,21 +106,17 @@ class Mfu:
         return self.value / self.compute if self.value is not None and self.compute else None
 
 
-def mfu(
-    request: MfuRequest,
-    steps: Steps,
-    gpus: Sequence[DeviceIntervals],
-    reports: Sequence[Report],
-    window: Window,
-    budgets: Sequence[Iterations],
-) -> Mfu:
-    """Return the MFU of the steps in ``window``, over the tasks that use ``gpus``; ``budgets``: the steps' budgets."""
+def mfu_of(job: OpenJob, selection: Selection, result: Efficiency, request: MfuRequest) -> Mfu:
+    """Return the MFU over the window and GPUs of ``result``. Raises UsageError for an invalid step pattern."""
+    steps, gpus, window = job.steps(request.step_range), result.gpus, result.window
+    gpu_iterations = iterations(job, selection.with_window(window), request.step_range)
+    budgets = [gpu.of for gpu in gpu_iterations if gpu.numbers is not None]
     tasks = {device.task.task for gpu in gpus for device in gpu.devices}
     times = [whole_steps(task_steps, window) for task, task_steps in steps.of_task.items() if task in tasks]
     durations = np.concatenate([np.empty(0, np.int64), *times])
     step_time = float(np.median(durations)) if len(durations) else None
-    count, count_note = _gpus(request, gpus, reports)
-    peak, peak_note = peak_of(request, gpus)
+    count, count_note = _gpus(request, gpus, selected_reports(job.session, selection))
+    peak, peak_note = _peak(request, gpus)
     notes = [count_note, peak_note, *steps.notes]
     time = sum(int(budget.time.sum()) for budget in budgets)
     compute = sum(int(budget.part("compute").sum()) for budget in budgets) / time if time else None
@@ -158,17 +148,7 @@ def _gpus(request: MfuRequest, gpus: Sequence[DeviceIntervals], reports: Sequenc
     return max(seen, 1), f"GPUs that share a step: {seen}, counted in these exports (--gpus N)"
 
 
-def recorded_size(reports: Iterable[Report]) -> int:
-    """Return the job's number of processes by the captured environment, else 0."""
-    names = (*SIZE_VARIABLES, ALLOCATION_VARIABLE)
-    texts = [report.metadata.environment.get(name, "") for report in reports for name in names]
-    return max((whole_number(text, _MAX_PROCESSES) or 0 for text in texts), default=0)
-
-
-_MAX_PROCESSES = 999_999
-
-
-def peak_of(request: MfuRequest, gpus: Sequence[DeviceIntervals]) -> tuple[Peak | None, str]:
+def _peak(request: MfuRequest, gpus: Sequence[DeviceIntervals]) -> tuple[Peak | None, str]:
     """Return each GPU's peak, if known, and a note with its source, or why it is unknown."""
     if request.peak_tflops is not None:
         return Peak(request.peak_tflops, "--peak-tflops"), f"peak {request.peak_tflops:g} TFLOP/s (--peak-tflops)"

@@ -7,23 +7,20 @@ as equally many steps, in total (strong scaling) or per device (weak scaling).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from nsystui.base.answer import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
-from nsystui.base.text import counted, few_numbers
+from nsystui.base.text import counted, few_numbers, whole_number
 from nsystui.base.units import format_value
-from nsystui.exports import canonical
-from nsystui.exports.canonical import CanonicalTable
-from nsystui.questions.blocking.budget import iterations
+from nsystui.exports.canonical import API_CALLS, MPI_CALLS, CanonicalTable
+from nsystui.exports.metadata import ALLOCATION_VARIABLE, SIZE_VARIABLES
 from nsystui.questions.capture.launch_account import lost_work, lost_work_notes
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_times
-from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, mfu, recorded_size
-from nsystui.questions.efficiency.region import mfu_of_region
 from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals, is_unknown
 from nsystui.questions.gpu.utilisation import BusyIntervals, recording_notes, unplaced
 from nsystui.questions.job.job import OpenJob
@@ -31,6 +28,7 @@ from nsystui.questions.queries.pauses import pauses
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.time_window import extent, recorded, selected_reports, shares_clock
 from nsystui.questions.ranks.steps import step_times
+from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 
@@ -146,7 +144,7 @@ def device_factors(device: DeviceEfficiency, scaled: Scalability | None = None) 
 def host_factors(result: Efficiency) -> list[Factor]:
     factors = []
     for item in _HOST:
-        table = canonical.MPI_CALLS if item.key.startswith("mpi") else canonical.API_CALLS
+        table = MPI_CALLS if item.key.startswith("mpi") else API_CALLS
         value = getattr(result.host, item.key.removeprefix("host_"))
         factors.append(replace(item, value=value, record=result.to_record[table]))
     return factors
@@ -221,34 +219,14 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
     gpus = job.gpus(selection)
     spent = tuple(gpu.breakdown(window) for gpu in gpus)
     host = HostEfficiency.of(host_times(calls, window, {report.index: pauses(session, report) for report in reports}))
-    to_record = {
-        table: recording_advice(session, reports, table) for table in (canonical.MPI_CALLS, canonical.API_CALLS)
-    }
+    to_record = {table: recording_advice(session, reports, table) for table in (MPI_CALLS, API_CALLS)}
     device_notes, lost_on = tuple(_device_notes(job, busy, gpus, window, useful)), lost_work(session)
     lost = Counter(table for gpu in gpus for table in lost_on.get(gpu.device.key, ()))
     clock = (job.alignment.words(reports),) if len(reports) > 1 and job.alignment is not None else ()
-    return Efficiency(
-        window=window,
-        useful=useful,
-        gpus=gpus,
-        spent=spent,
-        device=replace(DeviceEfficiency.of(spent, useful), lost=lost),
-        host=host,
-        notes=(window_note(session, selection, window), *busy.notes, *clock, *lost_work_notes(job.session, selection)),
-        device_notes=device_notes,
-        host_notes=tuple(_host_notes(host, to_record)) if host.processes else (),
-        to_record=to_record,
-    )
-
-
-def mfu_of(job: OpenJob, selection: Selection, result: Efficiency, request: MfuRequest) -> Mfu:
-    """Return the MFU over the window and GPUs of ``result``. Raises UsageError for an invalid step pattern."""
-    if request.region is not None:
-        return mfu_of_region(job, selection, result.window, result.gpus, request)
-    steps = job.steps(request.step_range)
-    budgets = iterations(job, selection.with_window(result.window), request.step_range)
-    parts = [gpu.of for gpu in budgets if gpu.numbers is not None]
-    return mfu(request, steps, result.gpus, selected_reports(job.session, selection), result.window, parts)
+    notes = (window_note(session, selection, window), *busy.notes, *clock, *lost_work_notes(session, selection))
+    device = replace(DeviceEfficiency.of(spent, useful), lost=lost)
+    host_notes = tuple(_host_notes(host, to_record)) if host.processes else ()
+    return Efficiency(window, useful, gpus, spent, device, host, notes, device_notes, host_notes, to_record)
 
 
 def steps_in(job: OpenJob, result: Efficiency, name: str | None = None) -> int | None:
@@ -256,6 +234,16 @@ def steps_in(job: OpenJob, result: Efficiency, name: str | None = None) -> int |
     tasks = {device.task.task for gpu in result.gpus for device in gpu.devices}
     times = step_times(job.steps(name), result.window)
     return max((len(steps) for task, steps in times.items() if task in tasks), default=None)
+
+
+def recorded_size(reports: Iterable[Report]) -> int:
+    """Return the job's number of processes by the captured environment, else 0."""
+    names = (*SIZE_VARIABLES, ALLOCATION_VARIABLE)
+    texts = [report.metadata.environment.get(name, "") for report in reports for name in names]
+    return max((whole_number(text, _MAX_PROCESSES) or 0 for text in texts), default=0)
+
+
+_MAX_PROCESSES = 999_999
 
 
 def _device_notes(
@@ -285,10 +273,10 @@ def _host_notes(host: HostEfficiency, to_record: Mapping[CanonicalTable, str]) -
     )
     with_mpi = [process.task.rank for process in host.processes if process.mpi is not None]
     if not with_mpi:
-        yield f"no MPI calls were recorded: any time in MPI counts as useful ({to_record[canonical.MPI_CALLS]})"
+        yield f"no MPI calls were recorded: any time in MPI counts as useful ({to_record[MPI_CALLS]})"
     elif len(with_mpi) < len(host.processes):
         without = [process.task.rank for process in host.processes if process.mpi is None]
-        yield f"no MPI efficiency: no MPI calls of rank {few_numbers(without)} ({to_record[canonical.MPI_CALLS]})"
+        yield f"no MPI efficiency: no MPI calls of rank {few_numbers(without)} ({to_record[MPI_CALLS]})"
     without = [process.task.rank for process in host.processes if process.cuda is None]
     if without:
-        yield f"no host efficiency: no CUDA calls of rank {few_numbers(without)} ({to_record[canonical.API_CALLS]})"
+        yield f"no host efficiency: no CUDA calls of rank {few_numbers(without)} ({to_record[API_CALLS]})"

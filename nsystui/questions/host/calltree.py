@@ -201,14 +201,9 @@ COLUMNS = (
 
 
 def call_tree_table(
-    job: OpenJob,
-    selection: Selection,
-    bottom_up: bool = False,
-    thread: str | None = None,
-    depth: int | None = None,
-    least: float = 0.0,
-    hot_only: bool = False,
-) -> TableAnswer:
+    job: OpenJob, selection: Selection, bottom_up: bool = False, thread: str | None = None, depth: int | None = None,
+    least: float = 0.0, hot_only: bool = False,
+) -> TableAnswer:  # fmt: skip
     """List the nodes with at least ``least`` percent of the samples in tree order."""
     samples, tree = tree_of(job, selection, bottom_up, thread)
     return nodes_table(tree, sampling_notes(job.session, samples), depth, least, hot_only)
@@ -235,15 +230,10 @@ def nodes_table(
             hidden += 1
             continue
         function, total, self_samples = tree.function(node), int(tree.total[node]), int(tree.self_samples[node])
-        rows.append(
-            (
-                *(total, 100.0 * total / samples, self_samples, 100.0 * self_samples / samples),
-                "◂" if node in is_hot else "",
-                "  " * level + function_name(function.name),
-                *(function.library, mode_of(function), level, node, int(tree.tree.parent[node])),
-                *(function.name, function.module),
-            )
-        )
+        shares = (total, 100.0 * total / samples, self_samples, 100.0 * self_samples / samples)
+        call = ("◂" if node in is_hot else "", "  " * level + function_name(function.name), function.library)
+        position = (mode_of(function), level, node, int(tree.tree.parent[node]))
+        rows.append((*shares, *call, *position, function.name, function.module))
     if hidden:
         notes = (*notes, f"{counted(hidden, 'branch', 'are')} hidden by --least, --depth or --hot")
     return TableAnswer("calltree", COLUMNS, rows, len(rows) + hidden, notes)

@@ -62,10 +62,10 @@ class CpuSamples:
         """Notes on stacks and Python samples."""
         damaged = sum(stacks.damaged for stacks in self.stacks.values())
         notes = ["no CPU samples were recorded; Python samples are shown instead"] if self.of_python else []
-        words = (
-            f"{counted(damaged, 'call chain', 'are')} damaged (frames are missing or repeated): lost frames are hidden"
-        )
-        return (*notes, *[words] * bool(damaged))
+        if damaged:
+            chains = counted(damaged, "call chain", "are")
+            notes.append(f"{chains} damaged (frames are missing or repeated): lost frames are hidden")
+        return tuple(notes)
 
 
 def samples_of_job(job: OpenJob, selection: Selection) -> CpuSamples:
@@ -90,9 +90,8 @@ def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSam
     arrays = session.arrays(query.order_by(time, columns.row))
     of_python = arrays["is_python"] == 1
     if of_python.any() and not kind:
-        with_cpu = [
-            report for (report,) in session.rows(sa.select(columns.report).where(columns.is_python == 0).distinct())
-        ]
+        cpu_query = sa.select(columns.report).where(columns.is_python == 0).distinct()
+        with_cpu = [report for (report,) in session.rows(cpu_query)]
         is_read = of_python != np.isin(arrays["report"], with_cpu)
         arrays, of_python = {name: column[is_read] for name, column in arrays.items()}, of_python[is_read]
     stacks = stacks_of(session, [report for report in selected_reports(session, selection) if report.count(table)])

@@ -64,13 +64,9 @@ class _IdleTime:
 
 
 def idle_time(
-    job: OpenJob,
-    selection: Selection,
-    step_name: str | None = None,
-    with_ranges: bool = False,
-    parts: Sequence[str] = PARTS,
-    min_length: int = 0,
-) -> _IdleTime:
+    job: OpenJob, selection: Selection, step_name: str | None = None, with_ranges: bool = False,
+    parts: Sequence[str] = PARTS, min_length: int = 0,
+) -> _IdleTime:  # fmt: skip
     """Find some ``parts`` of each working GPU's idle time in the window, in spans of ``min_length`` ns or more."""
     spans, part_indices = _spans(job, selection.with_name(None), step_name, parts, min_length)
     give_back()
@@ -104,22 +100,18 @@ def attribute_once(job: OpenJob, spans: IdleSpans, with_ranges: bool) -> Attribu
     if result is None:
         result = attribute(job, spans, with_ranges)
         texts = [list(map(astuple, result.causes)), result.ranges, result.launchers]
-        results.save(
-            question, {**{key: getattr(result, key) for key in _STORED_COLUMNS}, "words": json_array(texts)}, version
-        )
+        columns = {key: getattr(result, key) for key in _STORED_COLUMNS}
+        results.save(question, {**columns, "words": json_array(texts)}, version)
     return result
 
 
 def _stored_attribution(spans: IdleSpans, stored: Any) -> Attribution:
     arrays = as_arrays(stored)
     causes, ranges, launchers = json_of(arrays["words"])
-    return Attribution(
-        spans=spans,
-        launchers=tuple(thread and (thread[0], thread[1]) for thread in launchers),
-        causes=tuple(Cause(*cause) for cause in causes),
-        ranges=tuple(ranges),
-        **{key: arrays[key] for key in _STORED_COLUMNS},
-    )
+    known = [Cause(*cause) for cause in causes]
+    threads = [thread and (thread[0], thread[1]) for thread in launchers]
+    columns = {key: arrays[key] for key in _STORED_COLUMNS}
+    return Attribution(spans=spans, launchers=threads, causes=known, ranges=ranges, **columns)
 
 
 def _spans(
@@ -438,9 +430,7 @@ def cause_cells(cause: Cause) -> tuple[str | None, ...]:
     return tuple(cell or None for cell in (cause.kind, cause.what, cause.thread, cause.caller, cause.file))
 
 
-def _answer(
-    job: OpenJob, columns: Sequence[Column], rows: Sequence[Row], total: int, notes: Sequence[str]
-) -> TableAnswer:
+def _answer(job: OpenJob, columns: Sequence[Column], rows: list[Row], total: int, notes: Sequence[str]) -> TableAnswer:
     used = [index for index, item in enumerate(columns) if item is not _FILE or job.session.count(tables.file_accesses)]
     shown = [tuple(row[index] for index in used) for row in rows]
     return with_graphs(TableAnswer("gaps", tuple(columns[index] for index in used), shown, total, tuple(notes)))

@@ -120,11 +120,9 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
     is_near = segments.near(table, [(task, gap.start, gap.end) for gap, task in zip(idle.spans, tasks, strict=True)])
     # Else DuckDB compares each span with all ranges.
     ranges_near = sa.select(*keys, *times, name).where(is_near).cte("near").prefix_with("MATERIALIZED").c
-    query = sa.select(span.number, ranges_near.start, ranges_near.end, ranges_near.name).where(
-        *(ranges_near[key.name] == span[key.name] for key in keys),
-        ranges_near.start < span.hi,
-        ranges_near.end > span.lo,
-    )
+    is_of_thread = (ranges_near[key.name] == span[key.name] for key in keys)
+    query = sa.select(span.number, ranges_near.start, ranges_near.end, ranges_near.name)
+    query = query.where(*is_of_thread, ranges_near.start < span.hi, ranges_near.end > span.lo)
     for index, start, end, label in sorted(session.rows(query)):
         ranges[index].append((start, end, label))
     return ranges

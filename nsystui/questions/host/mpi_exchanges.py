@@ -1,8 +1,8 @@
-"""Message exchanges between pairs of MPI ranks: duration, and each rank's wait for the other.
+"""Message exchanges between pairs of MPI ranks, and their durations.
 
 If two ranks have equally many blocking point-to-point calls, the calls are matched by order; if one rank names the
-other as its peer, a match is an exchange. It lasts from the later call to the later return. A rank waits from its call
-to the other rank's call. See docs/triage.md#collectives-and-communication.
+other as its peer, a match is an exchange. It lasts from the later call to the later return.
+See docs/triage.md#collectives-and-communication.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ _BLOCKING = "^MPI_(Send|Ssend|Rsend|Bsend|Recv|Mrecv|Sendrecv)(_replace)?$"
 
 @dataclass(frozen=True)
 class Pair:
-    """The exchanges of two tasks: count, total bytes, total time (ns), and each task's wait, ns."""
+    """The exchanges of two tasks: count, total bytes and total time, ns."""
 
     tasks: tuple[Task, Task]
     count: int
     bytes: int
     time: int
-    waits: tuple[int, int]
 
     @property
     def rate(self) -> float:
@@ -69,17 +68,11 @@ def _calls(session: Session, selection: Selection) -> dict[Task, _Columns]:
     """Read start, end, peer and bytes of each task's calls, by start; -1 without a peer."""
     columns = _CALLS.c
     size = sa.func.greatest(sa.func.coalesce(columns.send_bytes, 0), sa.func.coalesce(columns.recv_bytes, 0))
-    query = (
-        sa.select(
-            columns.report, columns.process, columns.communicator, job_start(_CALLS), job_end(_CALLS),
-            sa.func.coalesce(columns.remote_rank, -1), size,
-        )
-        .where(
-            *where(_CALLS, selection.with_name(None)), columns.end.is_not(None),
-            sa.func.regexp_matches(columns.name, _BLOCKING, type_=sa.Boolean),
-        )
-        .order_by(columns.report, columns.process, columns.start)
-    )  # fmt: skip
+    times, peer = (job_start(_CALLS), job_end(_CALLS)), sa.func.coalesce(columns.remote_rank, -1)
+    query = sa.select(columns.report, columns.process, columns.communicator, *times, peer, size)
+    is_blocking = sa.func.regexp_matches(columns.name, _BLOCKING, type_=sa.Boolean)
+    query = query.where(*where(_CALLS, selection.with_name(None)), columns.end.is_not(None), is_blocking)
+    query = query.order_by(columns.report, columns.process, columns.start)
     rows: dict[Task, list[tuple[Any, ...]]] = {}
     for report, process, *values in session.rows(query) if session.count(_CALLS) else ():
         rows.setdefault(Task(report, process), []).append(tuple(values))
@@ -104,6 +97,5 @@ def _pair(ranks: tuple[int, int], task_of: Mapping[int, Task], calls_of: Mapping
     is_exchange = names_peer & overlaps & (np.maximum(calls["bytes"], peer_calls["bytes"]) > 0)
     if not is_exchange.any():
         return None
-    waits = [int((begin - side["start"])[is_exchange].sum()) for side in (calls, peer_calls)]
     size = int(np.maximum(calls["bytes"], peer_calls["bytes"])[is_exchange].sum())
-    return Pair(tasks, int(is_exchange.sum()), size, int((end - begin)[is_exchange].sum()), (waits[0], waits[1]))
+    return Pair(tasks, int(is_exchange.sum()), size, int((end - begin)[is_exchange].sum()))

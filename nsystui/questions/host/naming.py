@@ -67,10 +67,9 @@ def worker_processes(job: OpenJob, ranks: Iterable[Task]) -> set[Task]:
     if not job.session.count(events):
         return set()
     rank_programs = {(task.report, programs.get(task)) for task in ranks}
-    query = sa.select(events.c.report, events.c.process).where(
-        of_reports(events.c.report, {report for report, _ in rank_programs})
-    )
-    scheduled = {Task(report, process) for report, process in job.session.rows(query.distinct())}
+    is_in_report = of_reports(events.c.report, {report for report, _ in rank_programs})
+    query = sa.select(events.c.report, events.c.process).where(is_in_report).distinct()
+    scheduled = {Task(report, process) for report, process in job.session.rows(query)}
     others = scheduled - {rank.task for rank in job.ranks}
     return {task for task in others if (task.report, programs.get(task, "")) in rank_programs}
 

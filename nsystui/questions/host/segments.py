@@ -102,9 +102,8 @@ def one_after_the_other(*layers: Segments) -> Segments:
     for layer in filled:
         parts.append(layer.within(taken.gaps(-FAR, FAR)))
         taken = merge(taken, layer.covered)
-    starts, ends, labels = (
-        np.concatenate([getattr(part, key) for part in parts]) for key in ("starts", "ends", "labels")
-    )
+    columns = ([getattr(part, key) for part in parts] for key in ("starts", "ends", "labels"))
+    starts, ends, labels = map(np.concatenate, columns)
     order = np.argsort(starts, kind="stable")
     return Segments(starts[order], ends[order], labels[order])
 
@@ -143,13 +142,9 @@ NO_CALLS = Calls((), {})
 
 
 def calls_of(
-    session: Session,
-    table: sa.FromClause,
-    selection: Selection,
-    spans: Sequence[tuple[Task, int, int]] | None = None,
-    chain: Expression | None = None,
-    text_of: Mapping[int, str] | None = None,
-) -> Calls:
+    session: Session, table: sa.FromClause, selection: Selection, spans: Sequence[tuple[Task, int, int]] | None = None,
+    chain: Expression | None = None, text_of: Mapping[int, str] | None = None,
+) -> Calls:  # fmt: skip
     """Read the outermost calls of ``table`` in the selection on each thread, labelled by name.
 
     With ``spans``, read only calls `near` a span. ``text_of``, from an earlier `texts_by_hash`, saves time.
@@ -159,18 +154,15 @@ def calls_of(
         return NO_CALLS
     name = sa.func.coalesce(columns.name, "")
     conditions = [*where(table, selection.with_name(None)), *([] if spans is None else [near(table, spans)])]
-    query = sa.select(
-        columns.report,
-        sa.func.coalesce(columns.thread, NO_THREAD).label("thread"),
-        (columns.start + columns.clock_offset).label("start"),
-        # A call that never returned lasts forever.
-        sa.func.coalesce(columns.end + columns.clock_offset, FAR).label("end"),
-        sa.func.coalesce(chain if chain is not None else sa.null(), -1).label("chain"),
-    )
+    thread_id = sa.func.coalesce(columns.thread, NO_THREAD).label("thread")
+    start = (columns.start + columns.clock_offset).label("start")
+    # A call that never returned lasts forever.
+    end = sa.func.coalesce(columns.end + columns.clock_offset, FAR).label("end")
+    chain_number = sa.func.coalesce(chain if chain is not None else sa.null(), -1).label("chain")
     # A text for each of millions of rows would take most of the time.
-    query = query.add_columns(sa.func.hash(name).label("name")).where(*conditions)
+    query = sa.select(columns.report, thread_id, start, end, chain_number, sa.func.hash(name).label("name"))
     hashes = Numbers()
-    arrays = coded_arrays(session.array_batches(query), _CALL_TYPES, {"name": hashes})
+    arrays = coded_arrays(session.array_batches(query.where(*conditions)), _CALL_TYPES, {"name": hashes})
     if text_of is None:
         text_of = texts_by_hash(session, table) if hashes.numbers else {}
     labels, threads, chains = [text_of[key] for key in hashes.numbers], {}, {}
@@ -230,10 +222,6 @@ class Scheduling:
     places: Mapping[Thread, Ints]
     switches: Mapping[Thread, Times]
     moves: Mapping[Thread, Times]
-
-    def reports(self) -> frozenset[int]:
-        """Return the indices of the reports with scheduling."""
-        return frozenset(report for report, _ in self.threads)
 
 
 def scheduling_of(session: Session, selection: Selection) -> Scheduling:

@@ -193,9 +193,8 @@ def os_callers(session: Session, chains_of: Mapping[Thread, Ints]) -> dict[int, 
 def _compute(session: Session, reports: list[Report]) -> dict[int, Arrays]:
     indices = [report.index for report in reports if report.has(tables.stack_frames)]
     text = tables.stack_names.c
-    query = sa.select(text.report, text.number, text.name).where(
-        of_reports(text.report, indices), text.name.is_not(None)
-    )
+    is_named = of_reports(text.report, indices), text.name.is_not(None)
+    query = sa.select(text.report, text.number, text.name).where(*is_named)
     names: dict[int, dict[int, str]] = {report.index: {} for report in reports}
     for report, number, name in session.rows(query.distinct()) if indices else ():
         names[report][int(number)] = str(name)
@@ -252,15 +251,12 @@ def _chains(session: Session, reports: Sequence[int], kind: str) -> dict[int, _C
     """Read one kind of chains of all reports at once: each query has a cost per open report."""
     frame, chain = tables.stack_frames.c, tables.call_chains.c
     frame_values = [sa.func.coalesce(frame[name], -1).label(name) for name in _FRAME_COLUMNS]
-    query = sa.select(frame.report, frame.stack, frame.depth, *frame_values).where(
-        of_reports(frame.report, reports), frame.kind == kind
-    )
+    query = sa.select(frame.report, frame.stack, frame.depth, *frame_values)
+    query = query.where(of_reports(frame.report, reports), frame.kind == kind)
     query = query.where(frame.stack.is_not(None), frame.depth.is_not(None))
     frames = _by_report(session.arrays(query.order_by(frame.report, frame.stack)), reports)
-    query = sa.select(chain.report, chain.chain, chain.stack).where(
-        of_reports(chain.report, reports), chain.kind == kind
-    )
-    query = query.where(chain.chain.is_not(None))
+    query = sa.select(chain.report, chain.chain, chain.stack)
+    query = query.where(of_reports(chain.report, reports), chain.kind == kind, chain.chain.is_not(None))
     chains = _by_report(session.arrays(query.order_by(chain.report, chain.chain, chain.stack)), reports)
     return {index: _chains_of(frames[index], chains[index]) for index in reports}
 
@@ -387,14 +383,11 @@ def files_of(session: Session, selection: Selection) -> Files:
     columns = table.c
     path = sa.select(files.c.report, files.c.file, sa.func.min(files.c.path).label("path"))
     paths = path.group_by(files.c.report, files.c.file).subquery("known")
-    query = sa.select(
-        columns.report,
-        columns.tid.label("thread"),
-        job_start(table).label("start"),
-        job_end(table).label("end"),
-        sa.func.coalesce(paths.c.path, "").label("path"),
-        sa.func.coalesce(columns.bytes, 0).label("bytes"),
-    ).outerjoin_from(table, paths, sa.and_(paths.c.report == columns.report, paths.c.file == columns.file))
+    times = job_start(table).label("start"), job_end(table).label("end")
+    accessed = sa.func.coalesce(paths.c.path, "").label("path"), sa.func.coalesce(columns.bytes, 0).label("bytes")
+    query = sa.select(columns.report, columns.tid.label("thread"), *times, *accessed)
+    is_file = sa.and_(paths.c.report == columns.report, paths.c.file == columns.file)
+    query = query.outerjoin_from(table, paths, is_file)
     rows = session.arrays(query.where(*where(table, selection.with_name(None))))
     threads = {key: outermost(rows["start"][at], rows["end"][at], at) for key, at in by_thread(rows).items()}
     return Files(threads, [str(path) for path in rows["path"]], rows["bytes"].tolist())

@@ -83,14 +83,9 @@ class HostTimes:
     @classmethod
     def load(cls, session: Session, selection: Selection) -> HostTimes:
         """Read the window, without CUDA calls, and the scheduling of all threads of its reports."""
-        return cls(
-            calls_of(session, mpi_rows(session), selection),
-            NO_CALLS,
-            calls_of(session, tables.os_calls, selection),
-            scheduling_of(session, selection),
-            gil_of(session, selection),
-            _lacking(session),
-        )
+        mpi, os = (calls_of(session, table, selection) for table in (mpi_rows(session), tables.os_calls))
+        scheduling, gil = scheduling_of(session, selection), gil_of(session, selection)
+        return cls(mpi, NO_CALLS, os, scheduling, gil, _lacking(session))
 
     def slices(
         self, session: Session, selection: Selection, windows: Mapping[int, Window]
@@ -163,15 +158,8 @@ def thread_over_time(
 
 
 def _share(part: str, label: str, header: str, importance: int) -> Column:
-    return Column(
-        f"{part}_percent",
-        header=f"{header} (%)",
-        label=label,
-        unit=Unit.PERCENT,
-        decimals=2,
-        importance=importance,
-        has_bar=part == "running",
-    )
+    share = Column(f"{part}_percent", header=f"{header} (%)", label=label, unit=Unit.PERCENT, decimals=2)
+    return replace(share, importance=importance, has_bar=part == "running")
 
 
 def _idle_column(part: str, name: str, label: str) -> Column:
@@ -234,9 +222,8 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
     total_rows = 0
     for thread in threads:
         report = thread.thread[0]
-        sums: list[Any] = [
-            None if None in times else sum(times) for times in zip(*parts_by_thread[thread.thread], strict=True)
-        ]
+        slices = zip(*parts_by_thread[thread.thread], strict=True)
+        sums: list[Any] = [None if None in spent_times else sum(spent_times) for spent_times in slices]
         spent = ThreadTime(*sums[: len(PARTS)])
         window = windows[report]
         gil_times = (times.gil.held, times.gil.waited) if times.gil else ()
@@ -248,16 +235,10 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
             continue
         parts = [getattr(spent, part) for part in _LABELS]
         shares = [None if time is None else 100.0 * time / spent.window if spent.window else None for time in parts]
-        rows.append(
-            (
-                *(thread.rank, thread.shown, *shares),
-                *_scheduled(thread.thread, times.scheduling, window, spent.running is not None),
-                *sums[len(PARTS) :],
-                *gil_lengths,
-                *_top(thread, samples),
-                *(pid_of(thread.thread[1]), thread.tid, *parts, spent.window, report, thread.task.process),
-            )
-        )
+        scheduled = _scheduled(thread.thread, times.scheduling, window, spent.running is not None)
+        first_cells = (thread.rank, thread.shown, *shares, *scheduled, *sums[len(PARTS) :], *gil_lengths)
+        location = (pid_of(thread.thread[1]), thread.tid, *parts, spent.window, report, thread.task.process)
+        rows.append((*first_cells, *_top(thread, samples), *location))
     missing = missing_notes(session, tables.sched_events, tables.host_samples, tables.os_calls)
     columns = tuple(column for column in COLUMNS if times.gil or column not in GIL_COLUMNS)
     return TableAnswer("threads", columns, rows, total_rows, missing + job.busy(selection.with_name(None)).notes)

@@ -81,9 +81,8 @@ _IdleTime = tuple[tuple[Task, int], Intervals]
 def idle_causes(job: OpenJob, selection: Selection, budgets: Sequence[DeviceBudget]) -> IdleCauses:
     """Find the causes of the GPUs' start-up, long gaps and tail."""
     total = in_sum(budgets)
-    parts = [
-        [(budget.device.key, getattr(budget, name)) for budget in budgets] for name in ("startup", "long_gaps", "after")
-    ]
+    names = ("startup", "long_gaps", "after")
+    parts = [[(budget.device.key, getattr(budget, name)) for budget in budgets] for name in names]
     startup, long_gaps, tail = causes_of(job, selection, parts, (total.startup, total.long_gaps, total.tail))
     times: dict[str, int] = {}
     ran = host_functions(job.session, sorted({budget.device.task.task for budget in budgets}))
@@ -117,10 +116,9 @@ def causes_of(
                 _add(time_of, _name(work, cause), share)
         named = ((name, share) for name, share in time_of.items() if name != UNEXPLAINED)
         listed = sorted(named, key=lambda cause: (-cause[1], cause[0]))
-        rest = time - sum(share for _, share in listed)
-        causes.append(
-            tuple(SummedCause(name, share) for name, share in [*listed, *([(UNEXPLAINED, rest)] if rest else [])])
-        )
+        if rest := time - sum(share for _, share in listed):
+            listed.append((UNEXPLAINED, rest))
+        causes.append(tuple(SummedCause(*item) for item in listed))
     return causes
 
 
@@ -345,8 +343,7 @@ _LABELS = {
 }  # fmt: skip
 PARTS = tuple(_LABELS)
 COLUMNS = (
-    RANK,
-    DEVICE.with_importance(2),
+    RANK, DEVICE.with_importance(2),
     *(
         Column(f"{part}_percent", header=f"{header} (%)", label=f"{label} %", unit=Unit.PERCENT, decimals=2)
         for part, (header, label) in _LABELS.items()
@@ -356,7 +353,7 @@ COLUMNS = (
         Column(part, header=f"{header} (ns)", label=label, unit=Unit.DURATION, importance=9)
         for part, (header, label) in _LABELS.items()
     ),
-)
+)  # fmt: skip
 
 
 def budget_table(budgets: Sequence[DeviceBudget]) -> TableAnswer:

@@ -333,20 +333,11 @@ class OperationSequence:
         until = slice(0, edges[-1])
         busy = np.diff(self._busy[edges])
         starts, ends = np.minimum.reduceat(self.start[until], first), np.maximum.reduceat(self.end[until], first)
+        gpu, outside = Projection(np.diff(edges), starts, ends, busy), int(self._busy[-1] - busy.sum())
         needs_proof = anchor in (anchors.COLLECTIVES, anchors.KERNELS)
-        return TaskSteps(
-            task,
-            repetition.name,
-            np.arange(count),
-            launches[:-1],
-            launches[1:],
-            Projection(np.diff(edges), starts, ends, busy),
-            int(self._busy[-1] - busy.sum()),
-            anchor,
-            len(agree),
-            differ,
-            needs_proof and not bool(self.names.marks[agree].any()),
-        )
+        certainty = anchor, len(agree), differ, needs_proof and not bool(self.names.marks[agree].any())
+        numbers = np.arange(count)
+        return TaskSteps(task, repetition.name, numbers, launches[:-1], launches[1:], gpu, outside, *certainty)
 
 
 def _bursts(positions: Times) -> Iterator[tuple[Times, Times]]:

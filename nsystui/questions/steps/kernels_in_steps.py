@@ -64,12 +64,9 @@ NumberOf = Callable[[Ints, Ints, Ints, Ints, Ints], Ints]
 
 
 def launched(
-    number_of: NumberOf,
-    session: Session,
-    rows_of: sa.FromClause,
-    columns: Mapping[str, Expression],
+    number_of: NumberOf, session: Session, rows_of: sa.FromClause, columns: Mapping[str, Expression],
     conditions: Sequence[Condition],
-) -> Iterator[tuple[Ints, dict[str, Array]]]:
+) -> Iterator[tuple[Ints, dict[str, Array]]]:  # fmt: skip
     """Yield the numbers of kernels, such as steps, shape ``(n,)``, and their ``columns``.
 
     Calls are joined by spans of correlation ids, because a single join takes gigabytes.
@@ -95,13 +92,9 @@ def launched(
 
 
 def rows_by_number(
-    number_of: NumberOf,
-    cells_of: Callable[[Ints], Mapping[str, Sequence[Any]]],
-    part_of: Callable[[Ints], Ints],
-    session: Session,
-    of: ValueRows,
-    columns: Sequence[Column],
-) -> Sequence[Row]:
+    number_of: NumberOf, cells_of: Callable[[Ints], Mapping[str, Sequence[Any]]], part_of: Callable[[Ints], Ints],
+    session: Session, of: ValueRows, columns: Sequence[Column],
+) -> Sequence[Row]:  # fmt: skip
     """Return the rows of `statistics.summary_rows` for each number; shares are of the time of its part."""
     keys = of.keys
     texts = {key.key: Texts() for key in keys if isinstance(key.type, sa.String)}

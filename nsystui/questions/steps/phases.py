@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from nsystui.base.kernel_families import ATTENTION, OPTIMIZER, family_of
 from nsystui.base.selection import Task
-from nsystui.base.types import Flags, Query
+from nsystui.base.types import Expression, Flags, Query
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.conditions import given, of_reports
 from nsystui.questions.queries.derived import of_each_report
@@ -96,9 +96,8 @@ def _by_kernels(session: Session, of_task: Mapping[Task, TaskSteps]) -> dict[Tas
 
 
 def _of_report(by_task: Mapping[Task, Times], report: int) -> Times:
-    return np.concatenate(
-        [np.zeros((2, 0), np.int64), *(by_task[task] for task in by_task if task.report == report)], 1
-    )
+    parts = [spans for task, spans in by_task.items() if task.report == report]
+    return np.concatenate([np.zeros((2, 0), np.int64), *parts], 1)
 
 
 def _arrays(spans: Mapping[Task, Times], session: Session, reports: list[Report]) -> dict[int, Arrays]:
@@ -174,9 +173,7 @@ def _queries(session: Session, kinds: Mapping[int, Mapping[str, int]]) -> Iterat
         yield _query(graphs, kinds, sa.literal(1), sa.literal(_OTHER))
 
 
-def _query(
-    table: sa.Table, reports: Collection[int], replayed: sa.ColumnElement[int], kind: sa.ColumnElement[int]
-) -> Query:
+def _query(table: sa.Table, reports: Collection[int], replayed: Expression, kind: Expression) -> Query:
     columns = table.c
     location = (columns.report, sa.func.coalesce(columns.process, -1).label("process"), columns.start, columns.end)
     query = sa.select(*location, replayed.label("replayed"), kind.label("kind"))

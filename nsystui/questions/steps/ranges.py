@@ -172,16 +172,11 @@ class _Candidate:
         on_gpu = np.zeros((2, len(all_ranges)), np.int64)
         on_gpu[:, gpu.op_count > 0] = all_ranges.spans()
         chosen_gpu = Projection(*(column[chosen] for column in (gpu.op_count, gpu.start, gpu.end, gpu.op_time)))
-        return replace(
-            all_ranges,
-            numbers=self.numbers[chosen] if self.is_ascending else np.arange(int(chosen.sum())),
-            starts=self.starts[chosen],
-            ends=self.ends[chosen],
-            gpu=chosen_gpu,
-            outside=self.total - int(chosen_gpu.op_time.sum()),
-            labels=[label for label, is_step in zip(self.labels, chosen.tolist(), strict=True) if is_step],
-            on_gpu=None if chosen.all() else (on_gpu[0, chosen], on_gpu[1, chosen]),
-        )
+        numbers = self.numbers[chosen] if self.is_ascending else np.arange(int(chosen.sum()))
+        starts, ends, outside = self.starts[chosen], self.ends[chosen], self.total - int(chosen_gpu.op_time.sum())
+        steps = TaskSteps(self.task, self.name, numbers, starts, ends, chosen_gpu, outside)
+        labels = [label for label, is_step in zip(self.labels, chosen.tolist(), strict=True) if is_step]
+        return replace(steps, labels=labels, on_gpu=None if chosen.all() else (on_gpu[0, chosen], on_gpu[1, chosen]))
 
 
 def stored_steps(tasks: Collection[Task], session: Session, reports: list[Report]) -> dict[int, Arrays]:
@@ -373,9 +368,8 @@ def _rounds(task: Task, starts: Times, ends: Times, names: Sequence[str]) -> _Ca
         return None
     pauses = np.append(0, starts[1:] - ends[:-1])
     once_per_round = np.flatnonzero(np.abs(counts - counts[main]) <= 1).tolist()
-    begins = max(
-        (np.flatnonzero(codes == code) for code in once_per_round), key=lambda rows: float(np.median(pauses[rows]))
-    )
+    rows_of_code = (np.flatnonzero(codes == code) for code in once_per_round)
+    begins = max(rows_of_code, key=lambda rows: float(np.median(pauses[rows])))
     last = min(begins[-1] + int(np.median(np.diff(begins))), len(codes))
     ends, count = ends[np.append(begins[1:], last) - 1], len(begins)
     more = f" and {len(once_per_round) - 1} more" if len(once_per_round) > 1 else ""

@@ -198,18 +198,7 @@ def launch_id_spans(session: Session, reports: Sequence[int]) -> Iterator[tuple[
 def _launches_query(table: sa.Table, reports: Sequence[int], ids: tuple[int, int]) -> Query:
     """Select a table's operations with correlation ids in ``ids``, and their launch times; job time."""
     calls, columns = tables.api_calls, table.c
-    return (
-        sa.select(
-            columns.report,
-            columns.process,
-            job_start(calls).label("launch"),
-            job_start(table).label("start"),
-            job_end(table).label("end"),
-        )
-        .join_from(table, calls, is_launched_by(table, calls))
-        .where(
-            of_reports(columns.report, reports),
-            columns.end.is_not(None),
-            *(joined_table.c.correlation_id.between(*ids) for joined_table in (calls, table)),
-        )
-    )
+    times = job_start(calls).label("launch"), job_start(table).label("start"), job_end(table).label("end")
+    query = sa.select(columns.report, columns.process, *times).join_from(table, calls, is_launched_by(table, calls))
+    have_ids = (joined_table.c.correlation_id.between(*ids) for joined_table in (calls, table))
+    return query.where(of_reports(columns.report, reports), columns.end.is_not(None), *have_ids)

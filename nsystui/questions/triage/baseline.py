@@ -3,7 +3,7 @@
 Findings are compared by cost per unit of the verdict (`compare.verdict`): a step, the same work or the job.
 ``worse_points`` is the minimum change in % of the baseline's unit. Costs that a job pays once are compared as a whole.
 A finding that the baseline has just below its threshold is not new, so the baseline's findings are computed again with
-every minimum cost at 0.
+minimum costs that any cost reaches.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, TypeVar
 
 import numpy as np
@@ -101,13 +101,8 @@ class Case:
     step_name: str | None = None
     late_ranks: list[LateRank] = field(default_factory=list)
     """The late ranks, after the rule on stragglers has judged."""
-    _cache: dict[str, Any] = field(default_factory=dict)
-
-    def once(self, key: str, make: Callable[[], T]) -> T:
-        """Return ``make()``, or its earlier result for this key."""
-        if key not in self._cache:
-            self._cache[key] = make()
-        return self._cache[key]  # type: ignore[no-any-return]
+    cache: dict[Callable[[Case], object], Any] = field(default_factory=dict)
+    """The results of functions under `once`."""
 
     @cached_property
     def scope(self) -> Selection:
@@ -389,11 +384,21 @@ class Case:
     def steps(self) -> Mapping[Task, StepTimes]:
         """The steps of every selected task with steps, except iterations of kernels that may be layers."""
         steps = self.job.steps(self.step_name)
-        iterations = {
-            task for task, item in steps.of_task.items() if item.is_doubtful and item.anchor == anchors.KERNELS
-        }
+        layers = {task for task, of in steps.of_task.items() if of.is_doubtful and of.anchor == anchors.KERNELS}
         times_by_task = step_times(steps, self.scope.window)
-        return {task: times for task, times in times_by_task.items() if task in self.tasks - iterations}
+        return {task: times for task, times in times_by_task.items() if task in self.tasks - layers}
+
+
+def once(compute: Callable[[Case], T]) -> Callable[[Case], T]:
+    """Let a function compute its result only once for each case."""
+
+    @wraps(compute)
+    def result_of(case: Case) -> T:
+        if compute not in case.cache:
+            case.cache[compute] = compute(case)
+        return case.cache[compute]  # type: ignore[no-any-return]
+
+    return result_of
 
 
 def worked_by(devices: Iterable[DeviceIntervals], window: Window) -> Intervals:

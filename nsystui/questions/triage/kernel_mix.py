@@ -15,7 +15,7 @@ from nsystui.questions.kernels.summary import FAMILY, PRECISION
 from nsystui.questions.nvtx.loading import LABEL
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.derived import of_all_reports
-from nsystui.questions.triage.case import Case
+from nsystui.questions.triage.case import Case, once
 from nsystui.store import tables
 
 COLUMNS = (
@@ -43,12 +43,9 @@ class NameWork(NamedTuple):
     name: str
 
 
+@once
 def kernel_mix(case: Case) -> list[NameWork]:
     """Return all selected kernels, most time first."""
-    return case.once("kernel-mix", lambda: _load(case))
-
-
-def _load(case: Case) -> list[NameWork]:
     table = tables.kernels
     name = sa.func.coalesce(table.c.name, "").label("name")
     time = sa.cast(sa.func.sum(duration(table)), sa.BigInteger).label("time")
@@ -63,12 +60,9 @@ def _load(case: Case) -> list[NameWork]:
     return [NameWork(int(time), count, family_of(name, rules), precision_of(name), name) for name, time, count in rows]
 
 
+@once
 def frameworks(case: Case) -> frozenset[str]:
     """Return the known frameworks of the job; empty for a CUDA C++ program or without evidence."""
-    return case.once("frameworks", lambda: _frameworks(case))
-
-
-def _frameworks(case: Case) -> frozenset[str]:
     session, used = case.job.session, set()
     for framework, pattern in _FRAMEWORKS.items():
         is_used = any(re.search(pattern, kernel.name) for kernel in kernel_mix(case))

@@ -25,7 +25,7 @@ from nsystui.questions.queries.conditions import by_report, duration, job_start,
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.distributions import CLASSES_PER_OCTAVE, class_of, medians
 from nsystui.questions.queries.kernel_names import communicates
-from nsystui.questions.triage.case import Case
+from nsystui.questions.triage.case import Case, once
 from nsystui.store import tables
 
 PARTS = 12
@@ -80,23 +80,18 @@ class KernelLaunches:
         return int(self.totals.sum())
 
 
-def kernel_launches(case: Case) -> list[KernelLaunches]:
-    """Return the launches of the longest compute kernels in the steady state, by kernel and GPU."""
-    return case.once("kernel-launches", lambda: _load(case))
-
-
 _GPU = ["report", "process", "device"]
 _NAME, _SIZES = "kernel", [f"key_{axis}" for axis in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")]
 
 
-def _load(case: Case) -> list[KernelLaunches]:
+@once
+def kernel_launches(case: Case) -> list[KernelLaunches]:
+    """Return the launches of the longest compute kernels in the steady state, by kernel and GPU."""
     bounds = part_bounds(case)
     if not bounds:
         return []
-    compute = partial(_top_rows, case, bounds)
-    rows = of_all_reports(
-        case.job.session, case.scope, tables.kernels, f"kernel-launches {_local_bounds(case, bounds)}", compute
-    )
+    question, compute = f"kernel-launches {_local_bounds(case, bounds)}", partial(_top_rows, case, bounds)
+    rows = of_all_reports(case.job.session, case.scope, tables.kernels, question, compute)
     key_size = len(_GPU) + 1 + len(_SIZES)
     parts = grouped((row[:key_size], row[key_size:]) for row in rows)
     return [_launches(key, parts[key]) for key in sorted(parts)]
@@ -142,15 +137,9 @@ def _grouped(case: Case, bounds: Mapping[int, tuple[int, int]], top: sa.CTE | No
     width = by_report(table, {report: max(hi - lo, 1) for report, (lo, hi) in bounds.items()})
     part = sa.func.least(((start - begin) * PARTS).op("//")(width), PARTS - 1).label("part")
     gpu_columns = [table.c[key] for key in _GPU]
-    query = sa.select(
-        *gpu_columns,
-        *keys,
-        part,
-        sa.func.count().label("count"),
-        sa.cast(sa.func.sum(time), sa.BigInteger).label("total"),
-        sa.func.max(time).label("longest"),
-        sa.func.min(time).label("shortest"),
-    )
+    sums = sa.func.count().label("count"), sa.cast(sa.func.sum(time), sa.BigInteger).label("total")
+    extremes = sa.func.max(time).label("longest"), sa.func.min(time).label("shortest")
+    query = sa.select(*gpu_columns, *keys, part, *sums, *extremes)
     if top is not None:
         query = query.join_from(table, top, sa.and_(*(key == top.c[key.name] for key in keys)))
     return query.where(*conditions(case), start >= begin).group_by(*gpu_columns, *keys, part)

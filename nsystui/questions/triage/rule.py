@@ -16,6 +16,8 @@ WORK = frozenset({"kernels", "memory_ops", "graph_launches"})
 """The canonical tables of GPU work."""
 IDLE = WORK | {"profiler_overhead"}
 """The canonical tables that show when GPUs were idle."""
+HOST_ACTIVITY = frozenset({"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"})
+"""The canonical tables that show what CPU threads did."""
 
 BY_COMMUNICATION = ("nccl", "communication")
 BY_COPIES = ("to_device", "to_host", "on_device", "other_copies", "memsets")

@@ -30,7 +30,7 @@ from nsystui.questions.host.time_budget import (
     in_sum,
 )
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.triage.case import Case, Place
+from nsystui.questions.triage.case import Case, Place, once
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
 from nsystui.questions.triage.rule import BY_COMMUNICATION, BY_COMPUTE, BY_COPIES, BY_CPU, IDLE, WORK, Rule
@@ -284,13 +284,10 @@ class Triage:
 
 
 def triage(
-    job: OpenJob,
-    selection: Selection | None = None,
-    thresholds: Thresholds | None = None,
-    step_name: str | None = None,
-    names: Collection[str] | None = None,
+    job: OpenJob, selection: Selection | None = None, thresholds: Thresholds | None = None,
+    step_name: str | None = None, names: Collection[str] | None = None,
     advanced: Callable[[int, int, str], object] = lambda done, total, name: None,
-) -> Triage:
+) -> Triage:  # fmt: skip
     """Run every rule over the selected part of a job. Raises UsageError if ``step_name`` is not a regular expression.
 
     A rule is not checked if it fails or needs unknown data. ``advanced`` is called before each rule, and before the
@@ -427,15 +424,10 @@ def _ordered(findings: Sequence[Finding], time: int) -> list[Finding]:
         return ""
 
     def key(finding: Finding) -> tuple[int, bool, float, int, str, str]:
-        cost = (finding.cost or 0) / max(time, 1)
-        return (
-            finding.severity.order,
-            kind_of(finding.id).is_paid_once,
-            -(cost if finding.gain is None else finding.gain.recoverable / max(finding.gain.iteration, 1)),
-            -(finding.cost or 0),
-            finding.id,
-            finding.sentence,
-        )
+        cost, gain = finding.cost or 0, finding.gain
+        weight = cost / max(time, 1) if gain is None else gain.recoverable / max(gain.iteration, 1)
+        is_once = kind_of(finding.id).is_paid_once
+        return finding.severity.order, is_once, -weight, -cost, finding.id, finding.sentence
 
     ranked = sorted((replace(finding, under=cause(finding)) for finding in findings), key=key)
     symptoms = grouped((finding.under, finding) for finding in ranked)
@@ -485,9 +477,10 @@ def _makes_idle_unknown(finding: Finding) -> bool:
     return finding.id in PARTIAL and finding.severity is Severity.ERROR
 
 
+@once
 def _lacking(case: Case) -> set[int]:
     """Return the ranks that lack work, or share a GPU with a process that does."""
-    lacking = case.once("lacking", lambda: {task for task, _ in lost_work(case.job.session)})
+    lacking = {task for task, _ in lost_work(case.job.session)}
     return {item.rank for item in case.job.ranks if item.task in lacking}
 
 

@@ -1,13 +1,21 @@
-"""The thresholds of triage with unit, default and meaning; ``--set gap_ms=5`` changes a threshold."""
+"""The thresholds of triage with unit, default and meaning, which explain a finding with its row in docs/triage.md.
+
+``--set gap_ms=5`` changes a threshold.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from importlib.resources import files
 from typing import Any
 
 from nsystui.base.errors import UsageError, meant
+
+_ANY_COST = 1e-9
+"""A minimum cost, %, that any cost above 0 reaches: rules cannot describe a cost of 0."""
 
 
 def _limit(value: float, meaning: str) -> Any:
@@ -87,22 +95,23 @@ class Thresholds:
 
     def changed(self, settings: Sequence[str]) -> Thresholds:
         """Return thresholds with each ``NAME=VALUE`` set. Raises UsageError for an unknown name or no number."""
-        names = [threshold.name for threshold in fields(self)]
+        thresholds = {threshold.name: threshold for threshold in fields(self)}
         values: dict[str, float] = {}
         for setting in settings:
             name, sign, text = setting.partition("=")
-            if name not in names:
-                hint = meant(name, names, f"write NAME=VALUE with a NAME of {', '.join(names)}")
+            if name not in thresholds:
+                hint = meant(name, thresholds, f"write NAME=VALUE with a NAME of {', '.join(thresholds)}")
                 raise UsageError(f"--set {setting}: there is no threshold {name!r}: {hint}")
             if not sign:
                 raise UsageError(f"--set {setting}: write {name}=VALUE")
-            values[name] = _number(setting, text)
+            least = _ANY_COST if thresholds[name].metadata["is_least_cost"] else 0.0
+            values[name] = max(_number(setting, text), least)
         return replace(self, **values)
 
     def without_least_costs(self) -> Thresholds:
-        """Return thresholds with every minimum cost at 0."""
+        """Return thresholds whose minimum costs any cost above 0 reaches."""
         names = [threshold.name for threshold in fields(self) if threshold.metadata["is_least_cost"]]
-        return replace(self, **dict.fromkeys(names, 0.0))
+        return replace(self, **dict.fromkeys(names, _ANY_COST))
 
 
 def _number(setting: str, text: str) -> float:
@@ -118,3 +127,27 @@ def _number(setting: str, text: str) -> float:
 def meanings() -> list[tuple[str, float, str]]:
     """Return name, default and meaning of every threshold, in order."""
     return [(item.name, float(str(item.default)), item.metadata["meaning"]) for item in fields(Thresholds)]
+
+
+_ROW = re.compile(r"^\| `([a-z-]+)` \| (.+?) \|(?: (.+?) \|)?$", re.MULTILINE)
+_NAME = re.compile(r"`(\w+)`")
+_COST = "time of one GPU, the mean over the GPUs of the job; with steps, from the first one on"
+
+
+def explanation(name: str, thresholds: Thresholds) -> list[str]:
+    """Return the lines that explain a finding. Raises UsageError for an unknown name."""
+    rows = explained()
+    if name not in rows:
+        hint = meant(name, rows, f"write one of {', '.join(sorted(rows))}")
+        raise UsageError(f"--explain {name}: there is no finding {name!r}: {hint}")
+    meaning, words = rows[name]
+    keys = _NAME.findall(words)
+    measured = [f"Measured as {_COST}."] * any(key.endswith("_percent") for key in keys)
+    limits = [f"   {key} ({getattr(thresholds, key):g}): {text}" for key, _, text in meanings() if key in keys]
+    return [f"{name}: {meaning}", *measured, *limits]
+
+
+def explained() -> dict[str, tuple[str, str]]:
+    """Return meaning and measurement of each finding, by name."""
+    text = files("nsystui").joinpath("docs", "triage.md").read_text(encoding="utf-8")
+    return {name: (meaning, words or "") for name, meaning, words in _ROW.findall(text)}

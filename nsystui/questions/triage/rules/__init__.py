@@ -22,13 +22,12 @@ def rules() -> Mapping[str, Rule]:
         launches,
         memory,
         once,
-        phases,
         ranks,
         steps,
     )  # fmt: skip
 
     modules = (
-        communication, ranks, host, input_pipeline, launches, once, copies, memory, steps, phases, kernels,
+        communication, ranks, host, input_pipeline, launches, once, copies, memory, steps, kernels,
         kernel_choice, capture,
     )  # fmt: skip
     declared = [value for module in modules for value in vars(module).values() if isinstance(value, Rule)]

@@ -58,9 +58,8 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
     shifted = {task: account for task, account in case.accounts.items() if account.clock_error}
     findings = []
     if partial or untimed:
-        without, kernels = (
-            sum(getattr(account, key) for account in partial.values()) for key in ("lost_launches", "kernels")
-        )
+        without = sum(account.lost_launches for account in partial.values())
+        kernels = sum(account.kernels for account in partial.values())
         missing = losses(partial.values())
         missing += [f"{counted(without, 'kernel', 'have', kernels)} no launch"] if without else []
         for table in dict.fromkeys(table for _, table in untimed):
@@ -86,23 +85,20 @@ def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _clocks_apart(case: Case, shifted: Mapping[Task, LaunchAccount], ranks: Mapping[Task, int]) -> Iterator[Finding]:
-    if shifted:
-        worst, account = max(shifted.items(), key=lambda item: abs(item[1].clock_error))
-        error = time_words(abs(account.clock_error))
-        order = (
-            "start {} before their launch" if account.clock_error < 0 else "end {} after a call that waited for them"
-        )
-        advice = Advice(
-            "Compare times of GPU operations with each other only, and record again with a newer nsys or driver.",
-            "nsys converts GPU timestamps to the clock of the CPU, and failed here.",
-        )
-        text = (
-            f"The clocks of GPU and CPU differ: on rank {ranks[worst]}, kernels {order.format(error)}. "
-            f"{UNKNOWN_BY_CLOCK.capitalize()}."
-        )
-        evidence, gist = account_table(case.job, shifted), f"clocks of GPU and CPU {error} apart"
-        numbers, severity = tuple(sorted(ranks[task] for task in shifted)), Severity.ERROR
-        yield Finding(PARTIAL[1], severity, text, advice, _DOOR, evidence=evidence, ranks=numbers, gist=gist)
+    if not shifted:
+        return
+    worst, account = max(shifted.items(), key=lambda item: abs(item[1].clock_error))
+    error = time_words(abs(account.clock_error))
+    order = "start {} before their launch" if account.clock_error < 0 else "end {} after a call that waited for them"
+    advice = Advice(
+        "Compare times of GPU operations with each other only, and record again with a newer nsys or driver.",
+        "nsys converts GPU timestamps to the clock of the CPU, and failed here.",
+    )
+    where = f"on rank {ranks[worst]}, kernels {order.format(error)}"
+    text = f"The clocks of GPU and CPU differ: {where}. {UNKNOWN_BY_CLOCK.capitalize()}."
+    evidence, gist = account_table(case.job, shifted), f"clocks of GPU and CPU {error} apart"
+    numbers, severity = tuple(sorted(ranks[task] for task in shifted)), Severity.ERROR
+    yield Finding(PARTIAL[1], severity, text, advice, _DOOR, evidence=evidence, ranks=numbers, gist=gist)
 
 
 def _moved(case: Case) -> Iterator[Finding]:
@@ -143,15 +139,14 @@ def _lost(case: Case) -> Iterator[Finding]:
 
 
 def _runs(case: Case) -> Iterator[Finding]:
-    if not shares_clock(case.reports):
-        sentence = (
-            f"These {counted(len(case.reports), 'report')} are of different runs (or a report does not say when "
-            "its run began). The findings are about all reports together."
-        )
-        advice = Advice(
-            "Judge each run alone, or compare two runs with `nsystui diff`.", "Costs are means over all runs."
-        )
-        yield Finding("different-runs", Severity.WARNING, sentence, advice, _DOOR)
+    if shares_clock(case.reports):
+        return
+    sentence = (
+        f"These {counted(len(case.reports), 'report')} are of different runs (or a report does not say when its run "
+        "began). The findings are about all reports together."
+    )
+    advice = Advice("Judge each run alone, or compare two runs with `nsystui diff`.", "Costs are means over all runs.")
+    yield Finding("different-runs", Severity.WARNING, sentence, advice, _DOOR)
 
 
 def _empty(case: Case) -> Iterator[Finding]:
@@ -180,14 +175,11 @@ def _empty(case: Case) -> Iterator[Finding]:
         for calls in launched.values():
             totals.update(calls)
         name, largest = max(totals.items(), key=lambda item: (item[1], item[0]))
-        sentence += (
-            f" The CPU made {counted(totals.total(), 'CUDA call')} to launch, copy or set memory ({largest:,} {name})."
-        )
+        calls_made = counted(totals.total(), "CUDA call")
+        sentence += f" The CPU made {calls_made} to launch, copy or set memory ({largest:,} {name})."
         lacking = {task.report for task in (*launched, *idle_ranks)}
-        reports = [report for report in case.reports if report.index in lacking]
-        advice = Advice(
-            f"To judge these processes: {lost_work_advice(session, reports)}.", "The export lacks GPU work."
-        )
+        how = lost_work_advice(session, [report for report in case.reports if report.index in lacking])
+        advice = Advice(f"To judge these processes: {how}.", "The export lacks GPU work.")
     ranks = tuple(sorted(idle_ranks.values()))
     yield Finding("no-gpu-work", Severity.WARNING, sentence, advice, _DOOR, evidence=evidence, ranks=ranks)
 
@@ -211,9 +203,8 @@ def _missing(case: Case) -> Iterator[Finding]:
     session = case.job.session
     if case.devices and not session.count(tables.nvtx_ranges):
         text = "There are no NVTX ranges, so time cannot be split by phase."
-        advice = Advice(
-            f"To see phases: {case.record(canonical.NVTX_RANGES)}.", "NVTX ranges name phases, layers and NCCL calls."
-        )
+        how = case.record(canonical.NVTX_RANGES)
+        advice = Advice(f"To see phases: {how}.", "NVTX ranges name phases, layers and NCCL calls.")
         yield Finding("no-nvtx", Severity.INFO, text, advice, Door("nvtx"))
     if session.count(tables.nccl_calls) and not case.has_message_sizes:
         text = "NCCL's message sizes are not in the exports, so bandwidth cannot be computed."
@@ -227,9 +218,8 @@ def _missing(case: Case) -> Iterator[Finding]:
         text = f"Only {counted(len(case.ranks), 'rank', 'are', size)} open. "
         of_one = "One rank alone does not show which rank arrives late."
         text += of_one if len(case.ranks) == 1 else "Late ranks are known among these ranks only."
-        advice = Advice(
-            "Open the exports of all ranks, if they were recorded.", "The slowest rank may be missing here."
-        )
+        reason = "The slowest rank may be missing here."
+        advice = Advice("Open the exports of all ranks, if they were recorded.", reason)
         yield Finding("ranks-missing", Severity.INFO, text, advice, Door("ranks"))
 
 

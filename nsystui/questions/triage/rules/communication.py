@@ -28,7 +28,7 @@ from nsystui.questions.queries.recording import sizes_advice
 from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.ranks.partings import differences
 from nsystui.questions.timeline.streams import stream_times
-from nsystui.questions.triage.case import Case, LateCause, Place, bytes_words, rank_words, time_words
+from nsystui.questions.triage.case import Case, LateCause, Place, bytes_words, once, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.kernel_times import kernel_launches
@@ -188,12 +188,9 @@ def _exposed(starts: Times, ends: Times, tasks: Times, count: int, device: Devic
 
 
 def _judged(
-    case: Case,
-    lateness_by_task: Mapping[Task, Lateness],
-    caused: Mapping[Task, int],
-    lost: Mapping[Sequence[Task], Mapping[Place, int]],
-    suffered: Mapping[Task, int],
-) -> list[Finding | NotChecked]:
+    case: Case, lateness_by_task: Mapping[Task, Lateness], caused: Mapping[Task, int],
+    lost: Mapping[Sequence[Task], Mapping[Place, int]], suffered: Mapping[Task, int],
+) -> list[Finding | NotChecked]:  # fmt: skip
     computed, parts = case.computed, case.job.model_parts(case.step_name).of_task
     evidence = _table(case, lateness_by_task, caused, suffered)
     late_ranks = {rank.tasks[0]: rank for rank in case.late_ranks if rank.is_straggler}
@@ -228,7 +225,7 @@ def _straggler(
     """Return the finding on ranks that arrive together; ``losses`` of waiting GPUs, and their mean ``loss``, ns."""
     members = [rank for rank in case.job.ranks if rank.task in group.tasks]
     late, is_one = [lateness_by_task[task] for task in group.tasks], len(members) == 1
-    why, advice = _reason(case, group, case.computed, case.job.model_parts(case.step_name).of_task)
+    why, advice = _reason(case, group)
     words = f": {group.words}" if group.words else ""
     wait, count = time_words(sum(rank.caused for rank in late)), sum(rank.late for rank in late)
     rival = max((rank.late for task, rank in lateness_by_task.items() if task not in group.tasks), default=0)
@@ -275,9 +272,7 @@ def _division(computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]) -
     return f" The {ranks} do not compute equally long: the longest {100 * longer:.0f} % longer than the shortest."
 
 
-def _reason(
-    case: Case, late: LateRank, computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]
-) -> tuple[str, Advice]:
+def _reason(case: Case, late: LateRank) -> tuple[str, Advice]:
     """Return why a rank may be late: its cause, or its kernels compared with other ranks of its model part."""
     if late.cause is LateCause.LOADER:
         who, whom = ("Its GPU waits", "its GPU") if len(late.tasks) == 1 else ("Their GPUs wait", "these GPUs")
@@ -289,6 +284,7 @@ def _reason(
         return "", _STARTS_LATE if is_stalled else _BY_CAUSE[late.cause]
     if late.is_rare:
         return "", _RARE
+    computed, parts = case.computed, case.job.model_parts(case.step_name).of_task
     part, (rank, s) = parts.get(late.tasks[0]), ("rank", "s") if len(late.tasks) == 1 else ("ranks", "")
     of_part = [task for task in computed if parts.get(task) == part]
     of_late = [computed[task] for task in of_part if task in late.tasks]
@@ -320,16 +316,14 @@ def _longer(case: Case, late: LateRank, part: str) -> float:
     return of_late - others
 
 
-def _slower(
-    case: Case, late: Sequence[Task], of_part: Collection[Task], words: str, longer: float
-) -> tuple[str, Advice]:
+def _slower(case: Case, late: Sequence[Task], part: Collection[Task], words: str, longer: float) -> tuple[str, Advice]:
     """Return why equally many kernels take ``longer`` on ``late`` tasks, with advice."""
     s = "s" * (len(late) == 1)
     gpu, nodes, slow = "this GPU", "its node", "the GPU is slow, or its"
     if not s:
         gpu, nodes, slow = "these GPUs", "their nodes", "they are slow, or their"
     clock = _clock_words(case, late, gpu)
-    if (name := _slower_kernel(case, late, of_part)) and not clock:
+    if (name := _slower_kernel(case, late, part)) and not clock:
         only = f" Only {name} takes longer there: the other kernels take as long as on the other ranks."
         return only, Advice(f"Compare the inputs of {name} with other ranks (`nsystui kernels --by rank`).", _SAME_PACE)
     advice = Advice(
@@ -408,14 +402,11 @@ _LARGE_BUCKETS = "The one or two calls of a step begin when nearly all compute i
 _SMALL_BUCKETS = "So many short calls in a step pay latency, not bandwidth."
 
 
-@rule(
-    90,
-    WORK,
-    FindingKind(
-        "exposed-communication", "exposed communication", BY_COMMUNICATION, symptom_of=("straggler", "imbalance")
-    ),
-    FindingKind("communication", parts=BY_COMMUNICATION),
-)
+_WAITING = ("straggler", "imbalance")
+_EXPOSED = FindingKind("exposed-communication", "exposed communication", BY_COMMUNICATION, symptom_of=_WAITING)
+
+
+@rule(90, WORK, _EXPOSED, FindingKind("communication", parts=BY_COMMUNICATION))
 def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)| (docs/numbers.md#exposed-time)."""
     if not case.spent.nccl:
@@ -500,14 +491,17 @@ def _collective(name: object) -> str:
     return name if isinstance(name, str) else "kernels of unknown collective"
 
 
+@once
+def _calls_in_steps(case: Case) -> Mapping[str | None, int]:
+    return launched_in_steps(case.job.pairing(), case.job.steps(case.step_name), case.scope)
+
+
 def _per_step(case: Case, collective: object) -> float | None:
     """Return the mean number of a collective's kernels in a rank's step; ``None`` if unknown."""
     steps = sum(map(len, case.steps.values()))
     if not steps:
         return None
-    steps_of_job = case.job.steps(case.step_name)
-    calls = case.once("calls of a step", lambda: launched_in_steps(case.job.pairing(), steps_of_job, case.scope))
-    return round(calls.get(collective if isinstance(collective, str) else None, 0) / steps, 1) or None
+    return round(_calls_in_steps(case).get(collective if isinstance(collective, str) else None, 0) / steps, 1) or None
 
 
 @rule(120, WORK | {"nccl_calls"}, FindingKind("small-messages", "small NCCL messages", BY_COMMUNICATION))

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import BYTES, COUNT, DEVICE, RANK, UNKNOWN, Column, Row, Unit
+from nsystui.base.answer import BYTES, COUNT, DEVICE, RANK, UNKNOWN, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.base.text import counted
 from nsystui.base.types import Condition
@@ -205,23 +205,18 @@ def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
     table = tables.memory_ops
     if not case.job.session.count(table):
         return [NotChecked("staged-peer-copies", f"needs memory operations: {case.absence}")]
-    are_staged = [
-        table.c.copy_kind.in_(list(DIRECTIONS)),
-        table.c.source_memory.in_(_ON_DEVICE),
-        table.c.target_memory.in_(_ON_DEVICE),
-    ]
+    are_on_device = (memory.in_(_ON_DEVICE) for memory in (table.c.source_memory, table.c.target_memory))
+    are_staged = [table.c.copy_kind.in_(list(DIRECTIONS)), *are_on_device]
     keys = (table.c.report, table.c.process, table.c.device, table.c.operation)
     sums = [sa.cast(sa.func.coalesce(sa.func.sum(col), 0), sa.BigInteger) for col in (table.c.bytes, duration(table))]
     query = sa.select(*keys, sa.func.count(), *sums).where(*where(table, case.scope), *are_staged).group_by(*keys)
-    rows: list[Row] = [
-        (case.rank_of.get(Task(report, process)), *row) for report, process, *row in case.job.session.rows(query)
-    ]
-    rows.sort(key=lambda row: (-int(row[5] or 0), str(row)))
-    count, size = (sum(int(row[column] or 0) for row in rows) for column in (3, 4))
+    rows = [(case.rank_of.get(Task(report, process)), *row) for report, process, *row in case.job.session.rows(query)]
+    rows.sort(key=lambda row: (-row[5], str(row)))
+    count, size = (sum(row[column] for row in rows) for column in (3, 4))
     if count < _MIN_STAGED_COPIES:
         return []
     cost = case.exposed(spans(case, table, are_staged, by="device"))
-    gpus = [str(device) for _, device in sorted({(str(rank), int(str(device))) for rank, device, *_ in rows})]
+    gpus = [str(device) for _, device in sorted({(str(rank), device) for rank, device, *_ in rows})]
     names = ("GPUs " if len(gpus) > 1 else "GPU ") + ", ".join(gpus[:4]) + (" …" if len(gpus) > 4 else "")
     sentence = (
         f"{count:,} copies between GPUs go through the host ({bytes_words(size)}, {names}). Both ends of these copies "
@@ -307,16 +302,10 @@ _USUAL = Advice(
 )
 
 
-@rule(
-    220,
-    WORK,
-    FindingKind(
-        "exposed-memory",
-        "exposed copies",
-        BY_COPIES + BY_MIGRATIONS,
-        symptom_of=("synchronous-copies", "pageable-copies", "step-traffic", "unified-memory"),
-    ),
-)
+_CAUSES = ("synchronous-copies", "pageable-copies", "step-traffic", "unified-memory")
+
+
+@rule(220, WORK, FindingKind("exposed-memory", "exposed copies", BY_COPIES + BY_MIGRATIONS, symptom_of=_CAUSES))
 def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find memory operations that no kernel hides, |U(M) \ U(K)| (docs/numbers.md#exposed-time).
 

@@ -26,11 +26,11 @@ from nsystui.questions.host.idle_spans import IdleSpan, over_ranks
 from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, gil_of
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum, without_numbers
 from nsystui.questions.queries.recording import option_advice
-from nsystui.questions.triage import cuda_overhead
 from nsystui.questions.triage.case import Case, LateCause, Place, by_place, rank_words, spans, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
+from nsystui.questions.triage.rule import BY_CPU, HOST_ACTIVITY, IDLE, FindingKind, rule
 from nsystui.questions.triage.rules.memory import advice as allocator_advice
+from nsystui.questions.triage.rules.once import OVERHEAD_ADVICE
 from nsystui.store import tables
 
 _PREEMPTED_COLUMNS = (
@@ -86,17 +86,11 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean(spent.values())
     if not cost or case.percent(cost) < threshold:
         return []
-    return [_preempted_finding(case, spent, [idle_spans[index] for index in sorted(span_indices)], ready, cost)]
+    return [_waiting_for_cpu(case, spent, len(span_indices), ready)]
 
 
-def _preempted_finding(
-    case: Case,
-    spent: Mapping[tuple[int, str], int],
-    gaps: Sequence[IdleSpan],
-    ready: Mapping[int, Intervals],
-    cost: int,
-) -> Finding:
-    total = sum(spent.values())
+def _waiting_for_cpu(case: Case, spent: Counter[tuple[int, str]], gaps: int, ready: Mapping[int, Intervals]) -> Finding:
+    cost, total = case.mean(spent.values()), spent.total()
     rows: list[Row] = [(rank, holder or None, time, 100.0 * time / total) for (rank, holder), time in spent.items()]
     rows.sort(key=lambda row: (-int(row[2] or 0), str(row)))
     (_, holder), longest = max(spent.items(), key=lambda item: (item[1], item[0]))
@@ -106,7 +100,7 @@ def _preempted_finding(
         holder_words = f"No recorded thread had the CPU for {100 * unknown / total:.0f} % of that time."
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} while the launching thread waits for a CPU "
-        f"({counted(len(gaps), 'gap')} on {counted(len(case.devices), 'GPU')}). {holder_words} {_crowd(case, ready)}"
+        f"({counted(gaps, 'gap')} on {counted(len(case.devices), 'GPU')}). {holder_words} {_crowd(case, ready)}"
     )
     measured = "Idle time in the steady state while the launching thread was not scheduled. Mean over the GPUs."
     advice, door = _OTHERS if 2 * unknown > total else CROWDED, Door("gaps", filter=causes.PREEMPTED)
@@ -138,12 +132,7 @@ _AHEAD = Advice(
 )
 
 
-@rule(
-    50,
-    IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
-    FindingKind("gil-held", parts=BY_CPU),
-    FindingKind("blocking-reads", parts=BY_CPU),
-)
+@rule(50, IDLE | HOST_ACTIVITY, FindingKind("gil-held", parts=BY_CPU), FindingKind("blocking-reads", parts=BY_CPU))
 def blocked_host(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle GPUs whose launching thread waits for Python's GIL, or for a file that any thread reads.
 
@@ -288,7 +277,7 @@ _ADVICE = {
         "Move that work to a thread of its own, and let the stream wait for an event.",
         "A stream runs nothing while its host function runs.",
     ),
-    causes.IN_OVERHEAD: cuda_overhead.ADVICE,
+    causes.IN_OVERHEAD: OVERHEAD_ADVICE,
     causes.OTHER_CALLS: Advice(
         "Look at the call on the Events screen.", "The CPU was in this call while the GPU was idle."
     ),
@@ -476,16 +465,11 @@ _PARTS = {
 _ONCE = "The program pays this time once: in a long run it does not matter."
 
 
-@rule(
-    170,
-    IDLE | {"api_calls"},
-    FindingKind(
-        "start-up",
-        symptom_of=("context-creation", "host-allocation", "jit-compilation", "first-launches"),
-        is_paid_once=True,
-    ),
-    FindingKind("tail", is_paid_once=True),
-)
+_FIRST_USES = ("context-creation", "host-allocation", "jit-compilation", "first-launches")
+_START_UP = FindingKind("start-up", symptom_of=_FIRST_USES, is_paid_once=True)
+
+
+@rule(170, IDLE | {"api_calls"}, _START_UP, FindingKind("tail", is_paid_once=True))
 def start_and_end(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle time before the steady state and after the last operation, with causes (docs/numbers.md#gaps).
 

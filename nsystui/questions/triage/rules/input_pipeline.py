@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,10 +28,10 @@ from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.steps.task_steps import TaskSteps
-from nsystui.questions.triage.case import Case, LateCause, Place, by_place, spans, time_words
+from nsystui.questions.triage.case import Case, LateCause, Place, by_place, once, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
 from nsystui.questions.triage.kernel_mix import by_framework
-from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
+from nsystui.questions.triage.rule import BY_CPU, HOST_ACTIVITY, IDLE, FindingKind, rule
 from nsystui.store import tables
 
 _RANGES = (
@@ -93,11 +94,7 @@ class _Worker:
         return f"{self.thread.name} {self.thread.tid}"
 
 
-@rule(
-    40,
-    IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
-    FindingKind("input-pipeline", "waiting for the data loader", BY_CPU),
-)
+@rule(40, IDLE | HOST_ACTIVITY, FindingKind("input-pipeline", "waiting for the data loader", BY_CPU))
 def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     """Find long gaps that wait for input, in a data loader's range or between steps, and their causes.
 
@@ -111,7 +108,7 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(case.mean(gaps.length for gaps in long_gaps)) < case.thresholds.input_percent:
         return []
     steps = case.job.steps(case.step_name).of_task
-    if not steps and not case.once("loading ranges", lambda: _loading(case)):
+    if not steps and not _loading(case):
         need = "needs steps (`nsystui steps` says why there are none), or NVTX ranges of the data loader"
         return [NotChecked("input-pipeline", need)]
     in_range, between = _candidates(case, long_gaps, steps)
@@ -161,9 +158,9 @@ def _waits(
 
     The first ``in_range`` candidates are in any thread's range of a data loader.
     """
-    attribution, loading = case.long_gap_causes, case.once("loading ranges", lambda: _loading(case))
+    attribution, loading = case.long_gap_causes, _loading(case)
     indices = {span: index for index, span in enumerate(attribution.spans)}
-    idle_spans, spent, unknown = [], dict.fromkeys(("waits", "reads", "prepares"), 0), 0
+    idle_spans, spent, unknown = [], Counter[str](), 0
     for position, span in enumerate(candidates):
         number = indices[span]
         time_by_cause = attribution.of_span(number)
@@ -178,8 +175,7 @@ def _waits(
             unknown += length if all(cause.kind == causes.NOTHING for cause in time_by_cause) else 0
             continue
         idle_spans.append((span, length))
-        for key, time in times.items():
-            spent[key] += time
+        spent.update(times)
     return idle_spans, spent, unknown
 
 
@@ -205,10 +201,10 @@ def _times(time_by_cause: Mapping[Cause, int], is_loading: bool) -> dict[str, in
 
 def loading_of(case: Case, tasks: Collection[Task]) -> Intervals:
     """Return when any thread of ``tasks`` was in a data loader's NVTX range."""
-    loading = case.once("loading ranges", lambda: _loading(case))
-    return merge(*(intervals for (task, _), intervals in loading.items() if task in tasks))
+    return merge(*(intervals for (task, _), intervals in _loading(case).items() if task in tasks))
 
 
+@once
 def _loading(case: Case) -> Mapping[Place, Intervals]:
     """Return when each process and thread was in a data loader's NVTX range."""
     session, table = case.job.session, tables.nvtx_ranges
@@ -239,7 +235,7 @@ def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mappin
     total = sum(span.length for span in gaps)
     pinning = next((worker for worker in workers if worker.pins), None)
     loaders = {item.thread.task: item for item in workers if item.thread.rank is None and (item.ran or 0) >= _WORKS}
-    advice = _advice(case, gaps, spent, total, pinning)
+    advice = _advice(case, gaps, spent, pinning)
     words = _words(case, workers, loaders, pinning, {key: 100 * time / total for key, time in spent.items()})
     window = max(gaps, key=lambda span: (span.length, -span.start)).window
     where_words = "in NVTX ranges of the data loader" if in_ranges else "between steps"
@@ -296,13 +292,12 @@ def _words(
     return " ".join(words)
 
 
-def _advice(
-    case: Case, idle_spans: Sequence[IdleSpan], spent: Mapping[str, int], total: int, pinning: _Worker | None
-) -> Advice:
-    if spent["prepares"] > _HALF * total:
+def _advice(case: Case, idle_spans: Sequence[IdleSpan], spent: Mapping[str, int], pinning: _Worker | None) -> Advice:
+    half = _HALF * sum(span.length for span in idle_spans)
+    if spent["prepares"] > half:
         workers = by_framework(case, "threads or processes of its own", pytorch="workers (num_workers above 0)")
         return Advice(f"Load batches in {workers}, ahead of the step that needs them.", _LOADS_ITSELF)
-    if spent["reads"] > _HALF * total or _reading(case, idle_spans) > _HALF:
+    if spent["reads"] > half or _reading(case, idle_spans) > _HALF:
         return _STORAGE
     if pinning is not None and (pinning.ran or 0) > _HALF:
         return _PINNING

@@ -70,7 +70,8 @@ def precision(case: Case) -> Sequence[Finding | NotChecked]:
         f"The peak of {faster} on {gpu} is {times}; memory-bound kernels gain less.",
     )
     measured = "Upper limit of what the ratio of the peaks would save of the time of these kernels. Mean over the GPUs."
-    sentence, door, evidence = _sentence(case, mix, works, slow, cost), Door("kernels", by="precision"), (COLUMNS, slow)
+    sentence = _sentence(case, sum(work.time for work in mix), works, slow, cost)
+    door, evidence = Door("kernels", by="precision"), (COLUMNS, slow)
     return [case.finding("precision", sentence, advice, door, cost, measured, evidence)]
 
 
@@ -87,11 +88,7 @@ def _faster(case: Case, works: Sequence[NameWork]) -> tuple[str, str, dict[str, 
     return "", "", {}
 
 
-def _sentence(
-    case: Case, mix: Sequence[NameWork], works: Sequence[NameWork], slow: Sequence[NameWork], cost: int
-) -> str:
-    total = sum(work.time for work in mix)
-
+def _sentence(case: Case, total: int, works: Sequence[NameWork], slow: Sequence[NameWork], cost: int) -> str:
     def percent(part: Sequence[NameWork]) -> str:
         return f"{100 * sum(work.time for work in part) / total:.0f} %"
 
@@ -159,9 +156,10 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-@rule(
-    270, frozenset({"kernels", "nvtx_ranges"}), FindingKind("unfused-kernels", "unfused pointwise kernels", BY_COMPUTE)
-)
+_UNFUSED = "unfused-kernels"
+
+
+@rule(270, frozenset({"kernels", "nvtx_ranges"}), FindingKind(_UNFUSED, "unfused pointwise kernels", BY_COMPUTE))
 def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     """Find chains of pointwise kernels that could be one kernel (docs/triage.md#steps-and-kernels)."""
     works = [work for work in kernel_mix(case) if _is_pointwise(work)]
@@ -199,7 +197,7 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     )
     shown: list[Row] = [(case.rank_of.get(Task(report, process)), *others) for report, process, _, *others in worst]
     door, line = Door("kernels", by="family"), f"{kernels:,} pointwise kernels in {counted(count, 'chain')}"
-    return [case.finding("unfused-kernels", sentence, advice, door, cost, measured, (_COLUMNS, shown), line=line)]
+    return [case.finding(_UNFUSED, sentence, advice, door, cost, measured, (_COLUMNS, shown), line=line)]
 
 
 def _is_pointwise(work: NameWork) -> bool:
@@ -210,20 +208,16 @@ def _is_pointwise(work: NameWork) -> bool:
 
 def _summed(case: Case, works: Sequence[NameWork]) -> list[Row]:
     """Return saved time, kernels, idle time and number of chains; then the worst chains on their own clocks."""
-    saved = kernels = idle = count = 0
+    totals = np.zeros(4, np.int64)
     worst: list[tuple[int, ...]] = []
     for chains in _chains(case, works):
-        saved, kernels, idle = (
-            total + int(chains[key].sum()) for total, key in ((saved, "saved"), (kernels, "kernels"), (idle, "idle"))
-        )
-        count += len(chains["saved"])
+        totals += [*(chains[key].sum() for key in ("saved", "kernels", "idle")), len(chains["saved"])]
         longest = np.lexsort((chains["start"], -chains["saved"]))[:_MAX_CHAINS]
         worst += zip(*(chains[key][longest].tolist() for key in _CHAIN), strict=True)
         worst = sorted(worst, key=lambda chain: (-chain[-1], chain[5]))[:_MAX_CHAINS]
-    return [
-        (saved, kernels, idle, count),
-        *((*row[:5], row[5] - report_at(case.job.session, row[0]).clock_offset, *row[6:]) for row in worst),
-    ]
+    offsets = [report_at(case.job.session, row[0]).clock_offset for row in worst]
+    local = ((*row[:5], row[5] - offset, *row[6:]) for row, offset in zip(worst, offsets, strict=True))
+    return [tuple(totals.tolist()), *local]
 
 
 def _chains(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Array]]:

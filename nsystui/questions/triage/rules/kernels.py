@@ -110,9 +110,8 @@ def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
         "For matrix products, use BF16, FP16 or TF32, and sizes that are multiples of 8.",
         "Tensor cores deliver most FLOPs of a GPU; other work does not need tensor cores.",
     )
-    names, rows = {report.index: report.name for report in case.reports}, list[Row]()
-    for (report, gpu), means in sorted(complete.items()):
-        rows.append((names.get(report), gpu, means["SM active"], means["tensor active"]))
+    names, means_of = {report.index: report.name for report in case.reports}, sorted(complete.items())
+    rows = [(names.get(report), gpu, *(means[family] for family in _FAMILIES)) for (report, gpu), means in means_of]
     evidence = TableAnswer("tensor-activity", _TENSOR_ACTIVITY_COLUMNS, rows, len(rows))
     return [Finding("tensor-activity", Severity.INFO, sentence, advice, Door("gpu"), evidence=evidence)]
 
@@ -217,8 +216,7 @@ def _clock(case: Case) -> tuple[float, float] | None:
 _RARE = 0.03
 """If a larger share of launches is long, on a GPU or on all, the kernel has two kinds of work, not outliers."""
 _KERNEL_OUTLIERS_COLUMNS = (
-    RANK,
-    DEVICE.with_importance(2),
+    RANK, DEVICE.with_importance(2),
     Column("lost", header="Over the Usual (ns)", label="over usual", unit=Unit.DURATION),
     Column("count", header="Outliers", label="outliers", unit=Unit.COUNT),
     Column("launches", header="Launches", label="launches", unit=Unit.COUNT, importance=1),
@@ -226,7 +224,7 @@ _KERNEL_OUTLIERS_COLUMNS = (
     Column("mad", header="MAD (ns)", label="MAD", unit=Unit.DURATION, compared="max", decimals=0, importance=2),
     Column("max", header="Max (ns)", label="max", unit=Unit.DURATION),
     Column("kernel", header="Kernel", label="kernel"),
-)
+)  # fmt: skip
 
 
 class _Row(NamedTuple):
@@ -292,9 +290,8 @@ def _suspects(case: Case, launches: Sequence[KernelLaunches]) -> list[Kernel]:
     )
     if not slow or case.percent(upper_bound) < limits.outlier_percent:
         return []
-    times = kernel_times.tails(
-        case, list(dict.fromkeys(gpu.kernel for gpu in slow)), limits.outlier, limits.outlier_score, _RARE
-    )
+    kernels = list(dict.fromkeys(gpu.kernel for gpu in slow))
+    times = kernel_times.tails(case, kernels, limits.outlier, limits.outlier_score, _RARE)
     is_worth_it = case.percent(case.mean(times.values())) >= limits.outlier_percent
     return [kernel for kernel, time in times.items() if time > 0] if is_worth_it else []
 
@@ -335,12 +332,9 @@ def _outliers(case: Case, limits: Mapping[Kernel, float]) -> Iterator[tuple[Task
     time, start = duration(table), job_start(table)
     gpu_columns = (table.c.report, table.c.process, table.c.device)
     spent = sa.cast(sa.func.sum(time), sa.BigInteger)
+    is_steady = start >= kernel_times.begins(kernel_times.part_bounds(case))
     # The lowest limit excludes most rows before the join.
-    are_long = [
-        start >= kernel_times.begins(kernel_times.part_bounds(case)),
-        time > min(limits.values()),
-        time > given.c[kernel_times.LIMIT],
-    ]
+    are_long = [is_steady, time > min(limits.values()), time > given.c[kernel_times.LIMIT]]
     query = (
         sa.select(*gpu_columns, *keys, sa.func.count(), spent, sa.func.max(time), sa.func.arg_max(start, time))
         .join_from(table, given, is_given)

@@ -20,10 +20,10 @@ from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports, where
 from nsystui.questions.queries.process_rows import rows_by_gpu
 from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, rank_words, spans, time_words
-from nsystui.questions.triage.cuda_overhead import ADVICE, overhead_in
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_CPU, BY_LAUNCHES, IDLE, FindingKind, rule
+from nsystui.questions.triage.rules.once import OVERHEAD_ADVICE, overhead_in
 from nsystui.store import tables
 
 _CHUNKS = 30
@@ -48,9 +48,8 @@ def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
         window, gpu = case.working(device), device.device
         width = max((window.end - window.start) / _CHUNKS, 1)
         # Long gaps belong to another finding.
-        idle, short = (
-            covered_per_bin(gaps(device), window.start, window.end, _CHUNKS) for gaps in (case.gaps, case.short_gaps)
-        )
+        short = covered_per_bin(case.short_gaps(device), window.start, window.end, _CHUNKS)
+        idle = covered_per_bin(case.gaps(device), window.start, window.end, _CHUNKS)
         is_low = (100 * (width - idle) < case.thresholds.low_busy_percent * width) & (short * 2 > idle)
         edges = np.flatnonzero(np.diff(np.concatenate(([False], is_low, [False])).astype(np.int8)))
         for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
@@ -88,8 +87,7 @@ _REPLAYED = Advice(
 _AT_ONCE = 1_000_000
 _TIMES = ("launch", "called", "start", "end", "correlation")
 _LAUNCH_OVERHEAD_COLUMNS = (
-    RANK,
-    DEVICE.with_importance(1),
+    RANK, DEVICE.with_importance(1),
     Column("launches", header="Launches", label="launches", unit=Unit.COUNT, importance=1),
     Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT, importance=1),
     Column("late", header="Late Launches", label="late launches", unit=Unit.COUNT),
@@ -98,19 +96,13 @@ _LAUNCH_OVERHEAD_COLUMNS = (
     Column("queue", header="Queue Delay Med (ns)", label="queue med", unit=Unit.DURATION, decimals=0),
     Column("kernel", header="Kernel Med (ns)", label="kernel med", unit=Unit.DURATION, decimals=0),
     Column("tiny", header="Tiny Kernels", label="tiny", unit=Unit.COUNT, importance=1),
-)
+)  # fmt: skip
 
 
-@rule(
-    140,
-    IDLE | {"api_calls"},
-    FindingKind(
-        "launch-overhead",
-        "waiting for launches",
-        BY_LAUNCHES,
-        symptom_of=("preempted", "allocator-churn", "host-bound", "synchronising-calls"),
-    ),
-)
+_CAUSES_OF_WAITS = ("preempted", "allocator-churn", "host-bound", "synchronising-calls")
+
+
+@rule(140, IDLE | {"api_calls"}, FindingKind("launch-overhead", "waiting for launches", BY_LAUNCHES, _CAUSES_OF_WAITS))
 def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     """Find short gaps that end when the CPU has launched the next operation (docs/numbers.md#launches)."""
     session = case.job.session
@@ -137,7 +129,7 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     )
     overhead, words = overhead_in(case, waits)
     sentence += f" CUDA overhead in this time: {words}." if words else ""
-    advice = ADVICE if 2 * overhead > cost else _REPLAYED if kernels >= 2 * launches else None
+    advice = OVERHEAD_ADVICE if 2 * overhead > cost else _REPLAYED if kernels >= 2 * launches else None
     advice = advice or _advice(case, in_calls, cost - starting, starting)
     door = Door("kernels", report="cuda_kern_exec_sum")
     measured = (
@@ -215,18 +207,12 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
     reports = sorted({task.report for task in owners})
     values = job_start(calls), job_end(calls), job_start(kernels), job_end(kernels), kernels.c.correlation_id
     labelled = [column.label(name) for name, column in zip(_TIMES, values, strict=True)]
-    query = (
-        sa.select(kernels.c.report, kernels.c.process, kernels.c.device, *labelled)
-        .join_from(kernels, calls, is_launched_by(kernels, calls))
-        .where(
-            *where(kernels, case.scope.with_tasks(frozenset(owners))),
-            # Without these, the rows of all other reports are read, too.
-            of_reports(kernels.c.report, reports),
-            of_reports(calls.c.report, reports),
-            kernels.c.end.is_not(None),
-            calls.c.end.is_not(None),
-        )
-    )
+    query = sa.select(kernels.c.report, kernels.c.process, kernels.c.device, *labelled)
+    query = query.join_from(kernels, calls, is_launched_by(kernels, calls))
+    query = query.where(*where(kernels, case.scope.with_tasks(frozenset(owners))))
+    # Without these, the rows of all other reports are read, too.
+    query = query.where(of_reports(kernels.c.report, reports), of_reports(calls.c.report, reports))
+    query = query.where(kernels.c.end.is_not(None), calls.c.end.is_not(None))
     begins = {device.device.key: case.working(device).start for device in devices}
     parts: dict[Place, list[list[Times]]] = {}
     for batch in case.job.session.array_batches(query):
@@ -348,10 +334,8 @@ def _range(case: Case, device: Device, window: Window) -> str | None:
 def _finding(case: Case, stretches: Sequence[_Stretch], cost: int, share: float) -> Finding:
     worst = max(stretches, key=lambda stretch: (stretch.waited, -stretch.start))
     window = Window(worst.start, worst.start + worst.duration)
-    device = next(
-        gpu.device for gpu in case.devices if (gpu.device.task.rank, gpu.device.device) == (worst.rank, worst.device)
-    )
-    range_name = _range(case, device, Window(worst.start + worst.duration // 2, window.end))
+    devices = {(gpu.device.task.rank, gpu.device.device): gpu.device for gpu in case.devices}
+    range_name = _range(case, devices[worst.rank, worst.device], Window(worst.start + worst.duration // 2, window.end))
     range_words = f", in NVTX range `{range_name}`," if range_name else ""
     total, waited, late, kernels = (
         sum(getattr(stretch, key) for stretch in stretches) for key in ("duration", "waited", "late", "kernels")

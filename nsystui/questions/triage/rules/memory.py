@@ -94,11 +94,9 @@ def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
     attribution = attribute(case.job, idle_spans)
     allocates = [cause.kind == ALLOCATING and not cause.what.startswith(HOST_CALLS) for cause in attribution.causes]
     is_allocation = np.array(allocates, bool)[attribution.cause]
-    spent = np.bincount(attribution.span[is_allocation], attribution.time[is_allocation], len(idle_spans)).tolist()
+    spent = np.bincount(attribution.span[is_allocation], attribution.time[is_allocation], len(idle_spans))
     is_whole = [(span.task, span.device, span.start) in whole_gaps for span in idle_spans]
-    cost = case.mean(
-        span.length if full else time for span, full, time in zip(idle_spans, is_whole, spent, strict=True)
-    )
+    cost = case.mean(np.where(is_whole, [span.length for span in idle_spans], spent).tolist())
     if not cost or case.percent(cost) < case.thresholds.churn_percent:
         return []
     return [_allocator_churn_finding(case, calls, cost)]
@@ -248,20 +246,18 @@ _PREFETCHED = Advice(
     "The program prefetches pages: a kernel waits for the prefetch before it in its stream.",
 )
 _COLUMNS = (
-    RANK,
-    DEVICE.with_importance(1),
+    RANK, DEVICE.with_importance(1),
     Column("time", header="Faults and Migrations (ns)", label="time", unit=Unit.DURATION),
     Column("gpu_faults", header="GPU Page Faults", label="GPU faults", unit=Unit.COUNT),
     Column("migrated", header="Migrated", label="migrated", unit=Unit.BYTES),
     Column("cpu_faults", header="CPU Page Faults of the Process", label="CPU faults", unit=Unit.COUNT, importance=1),
-)
+)  # fmt: skip
 
 
-@rule(
-    330,
-    WORK | {"gpu_page_faults", "cpu_page_faults"},
-    FindingKind("unified-memory", "unified memory faults and migrations", BY_MIGRATIONS),
-)
+_UNIFIED = FindingKind("unified-memory", "unified memory faults and migrations", BY_MIGRATIONS)
+
+
+@rule(330, WORK | {"gpu_page_faults", "cpu_page_faults"}, _UNIFIED)
 def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """Find unified memory that moves while it is used: page faults of the GPU, and the migrations they cause.
 

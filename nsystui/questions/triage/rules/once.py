@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
@@ -11,23 +11,69 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import COUNT, DURATION, RANK, START, Column, Row, Unit
-from nsystui.base.selection import Task
+from nsystui.base.selection import Selection, Task
 from nsystui.base.text import counted
 from nsystui.base.types import Ints
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Intervals, intersect, merge, union
 from nsystui.questions.host.functions import running_stretches, samples_of
 from nsystui.questions.host.naming import HostThread, named_threads
-from nsystui.questions.host.segments import scheduling_of
+from nsystui.questions.host.segments import Calls, Thread, calls_of, scheduling_of
 from nsystui.questions.host.stacks import StackTree, stacks_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import duration, given, is_launched_by, job_end, job_start, where
 from nsystui.questions.queries.derived import of_all_reports
-from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, rank_words, spans, time_words
-from nsystui.questions.triage.cuda_overhead import COMPILING, LOADING, overhead_in, overhead_of
+from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, once, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 from nsystui.store import tables
+
+_COMPILING = ("Driver JIT compiler",)
+_LOADING_CODE = ("Runtime module loading", "Lazy function loading")
+_OVERHEAD = (*_COMPILING, *_LOADING_CODE, "Command buffer full")
+"""The known values of ``cuda_overhead.name``."""
+
+OVERHEAD_ADVICE = Advice(
+    "Warm up before the measurement, or load all code at the start (CUDA_MODULE_LOADING=EAGER). If command buffers are "
+    "full, launch less work ahead.",
+    "CUDA itself took this time: it compiled or loaded code, or waited for room in a command buffer.",
+)
+
+
+@once
+def _overhead(case: Case) -> tuple[Calls, set[Thread]]:
+    """Return the overhead of all threads, and the threads that launch."""
+    selection, api = Selection(case.scope.window, case.scope.tasks), tables.api_calls.c
+    calls = calls_of(case.job.session, tables.cuda_overhead, selection)
+    query = sa.select(api.report, api.thread).where(api.name.contains("Launch")).distinct()
+    return calls, set(case.job.session.rows(query)) if calls.threads else set()
+
+
+def _overhead_of(case: Case, names: Collection[str], launching: bool = True) -> list[tuple[HostThread, str, Intervals]]:
+    """Return the overhead with these names, by thread and name, job time; ``launching``: of threads that launch."""
+    calls, launchers = _overhead(case)
+    return [
+        (thread, calls.names[label], calls.threads[thread.thread].labelled(label))
+        for thread in named_threads(case.job, calls.threads)
+        for label in np.unique(calls.threads[thread.thread].labels).tolist()
+        if calls.names[label] in names and (not launching or thread.thread in launchers)
+    ]
+
+
+def overhead_in(case: Case, idle: Mapping[Place, Intervals], names: Collection[str] = _OVERHEAD) -> tuple[int, str]:
+    """Return the overhead during idle time per GPU, ns, and ``lazy function loading 3.2 ms (python (main) 4711)``."""
+    parts, spent = [], dict[Place, list[Intervals]]()
+    for thread, name, times in _overhead_of(case, names):
+        users = {gpu for (task, _), gpu in case.gpu_of.items() if task == thread.task}
+        shared = {gpu: intersect(times, part) for gpu, part in idle.items() if gpu in users}
+        for gpu, part in shared.items():
+            spent.setdefault(gpu, []).append(part)
+        time = case.mean(part.length for part in shared.values())
+        parts.append((time, f"{name.lower()} {time_words(time)} ({thread.words()})"))
+    parts.sort(key=lambda part: (-part[0], part))
+    words = ", ".join(words for time, words in parts[:3] if time)
+    return case.mean(merge(*group).length for group in spent.values()), words
+
 
 _COMPILERS = {
     "PTX": re.compile(r"ptxas|ptxjit|nvptxcompiler|nvJitLink", re.IGNORECASE),
@@ -155,9 +201,8 @@ def _in_ranges(case: Case) -> _Compiling:
     columns, conditions = table.c, where(table, case.scope)
     pattern = re.compile("|".join(_IN_RANGES.values()), re.IGNORECASE)
     named = ((label,) for label in case.range_labels if pattern.search(label))
-    names = [
-        str(name) for (name,) in of_all_reports(session, case.scope, table, "ranges of compilers", lambda: [*named])
-    ]
+    stored = of_all_reports(session, case.scope, table, "ranges of compilers", lambda: [*named])
+    names = [str(name) for (name,) in stored]
     times: dict[tuple[object, str], list[Intervals]] = {}
     rows: list[Row] = []
     for compiler, words in _IN_RANGES.items():
@@ -180,7 +225,7 @@ def _in_ranges(case: Case) -> _Compiling:
 def _in_driver(case: Case) -> _Compiling:
     times: dict[tuple[object, str], list[Intervals]] = {}
     rows: list[Row] = []
-    for thread, _, part in overhead_of(case, COMPILING, launching=False):
+    for thread, _, part in _overhead_of(case, _COMPILING, launching=False):
         times.setdefault((thread.task, "PTX"), []).append(part)
         rows.append((thread.rank, "PTX", thread.words(), len(part)))
     return times, rows
@@ -387,14 +432,8 @@ def longest_calls(rows: Sequence[Row]) -> str:
     return ", ".join(f"{name} {time_words(spent[name])}" for name in ordered[:2])
 
 
-class _Launch(NamedTuple):
-    """A kernel's launches: the first (job time); ``later``: the lower median of all, ns."""
-
-    name: str
-    start: int
-    end: int
-    later: float
-    launches: int
+_Launches = tuple[str, int, int, float, int]
+"""A kernel, start and end of its first launch (job time), the lower median of all (ns), and their number."""
 
 
 def _first_launches(case: Case) -> Finding | None:
@@ -403,7 +442,7 @@ def _first_launches(case: Case) -> Finding | None:
         return None
     is_long = [calls.c.name.contains("Launch"), duration(calls) >= _LONG_LAUNCH]
     query = sa.select(sa.func.coalesce(sa.func.sum(duration(calls)), 0)).where(*where(calls, case.scope), *is_long)
-    loading, table = overhead_of(case, LOADING), tables.cuda_overhead
+    loading, table = _overhead_of(case, _LOADING_CODE), tables.cuda_overhead
     is_known = all(report.has(table) and table.name not in report.damaged for report in case.reports)
     upper_bound = float(case.job.session.scalar(query)) + sum(part.length for _, _, part in loading)
     if case.percent(case.mean([upper_bound])) < case.thresholds.first_launch_percent:
@@ -412,7 +451,7 @@ def _first_launches(case: Case) -> Finding | None:
     cost = case.mean(intervals.length for intervals in times.values())
     if case.percent(cost) < case.thresholds.first_launch_percent:
         return None
-    loaded, load_words = overhead_in(case, times, (*COMPILING, *LOADING))
+    loaded, load_words = overhead_in(case, times, (*_COMPILING, *_LOADING_CODE))
     sentence = f"The GPU idles during the first launches of kernels: {time_words(cost)} per GPU."
     if slow:
         launch_words = f"{slow:,} of {counted(len(rows), 'first launch')}"
@@ -448,11 +487,11 @@ def _delays(
         for user in device.devices:
             task, extra = user.task.task, []
             loads = merge(*(part for thread, _, part in loading if thread.task == task))
-            for launch in launches_by_gpu.get((task, user.device), []):
-                cells = (case.rank_of[task], launch.name, launch.end - launch.start, launch.later, launch.launches)
-                rows.append((*cells, loads.clip(launch.start, launch.end).length) if has_loading else cells)
-                if launch.end - launch.start >= max(_LONG_LAUNCH, 3 * launch.later):
-                    extra.append((launch.start + round(launch.later), launch.end))
+            for name, start, end, usual, count in launches_by_gpu.get((task, user.device), []):
+                cells = (case.rank_of[task], name, end - start, usual, count)
+                rows.append((*cells, loads.clip(start, end).length) if has_loading else cells)
+                if end - start >= max(_LONG_LAUNCH, 3 * usual):
+                    extra.append((start + round(usual), end))
             slow += len(extra)
             waits += [union([start for start, _ in extra], [end for _, end in extra]), loads]
         idle = case.idle_in(device, case.window_of(device))
@@ -461,7 +500,7 @@ def _delays(
     return times, rows, slow
 
 
-def _launches(case: Case) -> Mapping[Place, list[_Launch]]:
+def _launches(case: Case) -> Mapping[Place, list[_Launches]]:
     """Return the launches of each kernel launched more than once, by process and device."""
     kernels, calls = tables.kernels, tables.api_calls
     gpu_columns = (kernels.c.report, kernels.c.process, kernels.c.device)
@@ -476,8 +515,8 @@ def _launches(case: Case) -> Mapping[Place, list[_Launch]]:
         .group_by(*gpu_columns, kernels.c.short_name, kernels.c.name)
         .having(sa.func.count() > 1)
     )
-    launches_by_gpu: dict[Place, list[_Launch]] = {}
+    launches_by_gpu: dict[Place, list[_Launches]] = {}
     for report, process, device, name, begin, until, median, count in case.job.session.rows(query):
-        launch = _Launch(str(name), int(begin), int(until), float(median), int(count))
-        launches_by_gpu.setdefault((Task(report, process), device), []).append(launch)
+        launches = str(name), int(begin), int(until), float(median), int(count)
+        launches_by_gpu.setdefault((Task(report, process), device), []).append(launches)
     return launches_by_gpu

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import DEVICE, HOST, RANK, Column, Row, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted
-from nsystui.base.types import Array, Condition, Floats
+from nsystui.base.types import Array, Floats
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
@@ -45,14 +45,13 @@ _BLOCKING = (
 )
 """The beginnings of blocking calls' names; starting and ending MPI is not waiting."""
 _MPI_WAITS_COLUMNS = (
-    RANK,
-    HOST.with_importance(2),
+    RANK, HOST.with_importance(2),
     Column("waited", header="Waited in MPI (ns)", label="waited in MPI", unit=Unit.DURATION),
     Column("inside", header="In Blocking Calls (ns)", label="in calls", unit=Unit.DURATION),
     Column("count", header="Blocking Calls", label="calls", unit=Unit.COUNT, importance=1),
     Column("name", header="Most Time In", label="most time in"),
     Column("exchange", header="Exchanging (ns)", label="exchanging", unit=Unit.DURATION, importance=1),
-)
+)  # fmt: skip
 
 _ADVICE_OF_ONE = Advice(
     "Open the exports of all ranks to see which rank arrives last. Overlap the calls (MPI_I…, GPU work in between).",
@@ -90,9 +89,10 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     """
     if not has_mpi(case.job.session):
         return [NotChecked("mpi-waits", f"needs MPI calls: {case.record(canonical.MPI_CALLS)}")]
-    table = mpi_rows(case.job.session)
-    conditions: list[Condition] = [sa.func.regexp_matches(table.c.name, f"^{_BLOCKING}", type_=sa.Boolean)]
-    calls = spans(case, table, conditions)
+    mpi_calls = mpi_rows(case.job.session)
+    is_blocking = sa.func.regexp_matches(mpi_calls.c.name, f"^{_BLOCKING}", type_=sa.Boolean)
+    table = sa.select(mpi_calls).where(is_blocking).subquery("blocking")
+    calls = spans(case, table)
     waited = {item: _waited(case, item, calls) for item in case.ranks}
     on_gpus = len(case.devices) > 0
     judged = [item for item in waited if not on_gpus or item.devices]
@@ -100,13 +100,13 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     if not judged or case.percent(cost) < case.thresholds.mpi_percent:
         return []
     pairs = exchanges(case.job.session, case.scope)
-    rows = _rows(case, table, conditions, waited, calls, pairs)
+    rows = _rows(case, table, waited, calls, pairs)
     line = f"most time in {max(rows, key=lambda row: row[2])[5]}"
     sentence = (
         f"Blocking MPI calls {'leave the GPU idle for' if on_gpus else 'take'} {time_words(cost)} per rank "
         f"({counted(calls.count, 'call')}, {line})."
     )
-    set_up, set_up_words = _set_up(case, _leading(case, table, conditions), {item: waited[item] for item in judged})
+    set_up, set_up_words = _set_up(case, _leading(case, table), {item: waited[item] for item in judged})
     first = round(sum(set_up.values()) / max(len(judged), 1))
     is_steady = case.percent(cost - first) >= case.thresholds.mpi_percent
     rank_words, advice = _extremes({item: waited[item].length - set_up[item] for item in judged}, bool(first))
@@ -188,10 +188,10 @@ class _Call(NamedTuple):
     end: int
 
 
-def _leading(case: Case, table: sa.FromClause, conditions: list[Condition]) -> dict[_Call, float]:
+def _leading(case: Case, table: sa.FromClause) -> dict[_Call, float]:
     """Return the leading calls of a name (and peer) that take many times the median, with that median, ns."""
     start, end = job_start(table), job_end(table)
-    selected = [*where(table, case.scope), *conditions, table.c.end.is_not(None)]
+    selected = [*where(table, case.scope), table.c.end.is_not(None)]
     names = ("report", "process", "name")
     usual_by_call: dict[_Call, float] = {}
     for keys in (names, (*names, "remote_rank")):
@@ -213,12 +213,7 @@ def _leading(case: Case, table: sa.FromClause, conditions: list[Condition]) -> d
 
 
 def _rows(
-    case: Case,
-    table: sa.FromClause,
-    conditions: list[Condition],
-    waited: dict[RankedTask, Intervals],
-    calls: Spans,
-    pairs: Sequence[Pair],
+    case: Case, table: sa.FromClause, waited: Mapping[RankedTask, Intervals], calls: Spans, pairs: Sequence[Pair]
 ) -> list[_MpiWaitsRow]:
     """Return rows by rank: the longest exchange first, because other ranks wait for it, then the longest wait."""
     spent: Counter[Task] = Counter()
@@ -227,7 +222,7 @@ def _rows(
             spent[task] += pair.time
     query = (
         sa.select(table.c.report, table.c.process, table.c.name, sa.func.count(), sa.func.sum(duration(table)))
-        .where(*where(table, case.scope), *conditions, table.c.end.is_not(None))
+        .where(*where(table, case.scope), table.c.end.is_not(None))
         .group_by(table.c.report, table.c.process, table.c.name)
     )
     named: dict[Task, list[tuple[int, str, int]]] = {}
@@ -259,12 +254,10 @@ _OF_PARTS = Advice(
 )
 
 
-@rule(
-    280,
-    frozenset({"kernels", "nvtx_ranges", "api_calls"}),
-    FindingKind("different-work", "uneven work of the ranks", BY_COMMUNICATION),
-    FindingKind("model-parts"),
-)
+_UNEVEN = FindingKind("different-work", "uneven work of the ranks", BY_COMMUNICATION)
+
+
+@rule(280, frozenset({"kernels", "nvtx_ranges", "api_calls"}), _UNEVEN, FindingKind("model-parts"))
 def different_work(case: Case) -> Sequence[Finding | NotChecked]:
     """Find ranks that launch more kernels than the median rank of their model part: uneven work, not a slow GPU."""
     computed, lost = case.computed, case.lacking_work
@@ -328,11 +321,10 @@ class _Gpu:
     compute: int
 
 
-@rule(
-    360,
-    frozenset({"kernels", "devices", "nvtx_ranges", "api_calls"}),
-    FindingKind("slow-place", "slow GPUs of one place", BY_COMMUNICATION),
-)
+_SLOW_PLACE = FindingKind("slow-place", "slow GPUs of one place", BY_COMMUNICATION)
+
+
+@rule(360, frozenset({"kernels", "devices", "nvtx_ranges", "api_calls"}), _SLOW_PLACE)
 def slow_places(case: Case) -> Sequence[Finding | NotChecked]:
     """Find hosts, or NUMA nodes or PCI addresses of hosts, on whose GPUs the same kernels take longer.
 

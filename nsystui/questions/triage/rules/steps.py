@@ -1,4 +1,4 @@
-"""Training steps: slow steps, drift, and host-to-device copies."""
+"""Steps: slow steps, drift, host-to-device copies, and phases of inference that the host bounds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from nsystui.base.text import counted, few
 from nsystui.base.types import Flags, Floats, Ints
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
 from nsystui.questions.blocking.parts import PARTS
+from nsystui.questions.blocking.phase_table import budget_of_phases, is_host_bound
 from nsystui.questions.host.causes import NOTHING
 from nsystui.questions.host.host_work import host_work
 from nsystui.questions.host.idle_spans import IdleSpan, longest_first, spans_of
 from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, host_copies, mostly
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
+from nsystui.questions.steps.phases import PHASES
 from nsystui.questions.steps.task_steps import NO_PHASE
 from nsystui.questions.triage.case import Case, LateRank, Place, bytes_words, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
@@ -144,17 +146,15 @@ def _lost(
         times = steps[task]
         excess = [(times.duration - times.typical)[indices].sum()]
         devices = [device for device in case.devices if times.task in device.tasks]
-        idle = np.zeros(len(times))
+        idle, ends = np.zeros(len(times)), times.start + times.duration
         for device in devices:
-            idle += case.long_idle(device).covered(times.start, times.start + times.duration)
+            idle += case.long_idle(device).covered(times.start, ends)
         for spent in (idle / max(len(devices), 1), _of_others(case, times)):
             more = np.maximum(spent[indices] - np.median(spent[warm_up:]), 0).sum()
             excess.append(min(more, excess[0]))
         for key in _places(case, task):
             lost[key] = np.maximum(lost.get(key, np.zeros(3)), excess)
-            when[key] = merge(
-                when.get(key, EMPTY), union(times.start[indices], (times.start + times.duration)[indices])
-            )
+            when[key] = merge(when.get(key, EMPTY), union(times.start[indices], ends[indices]))
     return np.mean([*lost.values()], axis=0).round().astype(int).tolist(), when
 
 
@@ -255,11 +255,10 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-@rule(
-    320,
-    WORK | {"nvtx_ranges", "api_calls"},
-    FindingKind("step-traffic", "host-to-device copies within steps", BY_COPIES + BY_CPU),
-)
+_TRAFFIC = FindingKind("step-traffic", "host-to-device copies within steps", BY_COPIES + BY_CPU)
+
+
+@rule(320, WORK | {"nvtx_ranges", "api_calls"}, _TRAFFIC)
 def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find host-to-device traffic in steps that no kernel hides, |U(M, host to device) \ U(K)|."""
     if not case.job.session.count(tables.memory_ops):
@@ -336,3 +335,41 @@ def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
         earlier = sizes.get(gpu, (0, 0))
         sizes[gpu] = earlier[0] + int(count), earlier[1] + int(size)
     return sizes
+
+
+_HOST_BOUND = FindingKind("host-bound", "a host that bounds inference", BY_CPU, symptom_of=("preempted",))
+
+
+@rule(145, IDLE | {"nvtx_ranges", "api_calls"}, _HOST_BOUND)
+def host_bound(case: Case) -> Sequence[Finding | NotChecked]:
+    """Find phases whose steps the host bounds (docs/path.md#phases); the cost is their time of late launches."""
+    codes = {PHASES[code]: code for gpu in case.budgets for code in set(gpu.phases.tolist()) if 0 <= code < len(PHASES)}
+    if not codes:
+        return []
+    table = budget_of_phases(case.job, case.scope, case.step_name)
+    rows = {str(row["phase"]): row for row in table.records()}
+    bound = {phase: rows[phase] for phase in codes if phase in rows and is_host_bound(rows[phase], phase)}
+    starved = {
+        phase: case.mean(int(gpu.of.part("starved")[gpu.phases == codes[phase]].sum()) for gpu in case.budgets)
+        for phase in bound
+    }
+    cost = sum(starved.values())
+    if not bound or case.percent(cost) < case.thresholds.launch_percent:
+        return []
+    worst = max(starved, key=lambda phase: starved[phase])
+    row, count = bound[worst], sum(int((gpu.phases == codes[worst]).sum()) for gpu in case.budgets)
+    sentence = (
+        f"The host bounds {' and '.join(bound)}: GPUs wait {time_words(cost)} for launches there, and are idle for "
+        f"{row['idle']:.0f} % of the time of {counted(count, f'{worst} step')}."
+    )
+    if row["of_time"] is not None:
+        sentence += f" Preparation on the host takes {row['of_time']:.0f} % of it while the GPUs are idle."
+    is_replay = tables.api_calls.c.name.contains("GraphLaunch")
+    replay = f", and replay {worst} steps as CUDA graphs" * (spans(case, tables.api_calls, [is_replay]).count < count)
+    advice = Advice(
+        "Prepare the next step while the GPU runs this one (the overlap scheduler of TensorRT-LLM, async scheduling of "
+        f"vLLM){replay}.",
+        "Such steps are as long as the host takes for them; a faster GPU changes nothing.",
+    )
+    measured = "Time of late launches in the steps of these phases. The mean is over the GPUs."
+    return [case.finding("host-bound", sentence, advice, Door("steps by phase"), cost, measured, table)]
