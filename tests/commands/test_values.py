@@ -79,7 +79,8 @@ REFUSED = [
     ["kernels", "--instances", ODD], ["memory", "--instances", ODD], ["stats", "--filter-nvtx", ODD],
     ["recipe", "nvtx_pace", "--name", ODD], ["kernels", "--filter", ODD], ["ncu", "--kernel", ODD],
     ["calltree", "--thread", ODD], ["triage", "--step-range", ODD], ["kernels", "--sort", ODD],
-    ["kernels", "-o", "a\0b.csv"], ["kernels", "--config", "\0"],
+    ["efficiency", "--flops-per-step", "1", "--region", ODD], ["kernels", "-o", "a\0b.csv"],
+    ["kernels", "--config", "\0"],
 ]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from nsystui.questions.algebra.intervals import Intervals, union
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.host import HostEfficiency, HostTime
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, known_peak, mfu_of
+from nsystui.questions.efficiency.region import mfu_of_region
 from nsystui.questions.efficiency.result import Efficiency, Scaling, Sized, efficiency, scalability
 from nsystui.questions.efficiency.tables import (
     MFU_COLUMNS,
@@ -373,7 +374,8 @@ def test_the_peaks_of_known_gpus_are_those_of_their_data_sheets():
 def mfu_in(session: Session, request: MfuRequest, selection: Selection | None = None) -> Mfu:
     job = OpenJob(session)
     chosen = selection or Selection()
-    return mfu_of(job, chosen, efficiency(job, chosen, Useful.POP), request)
+    compute = mfu_of if request.region is None else mfu_of_region
+    return compute(job, chosen, efficiency(job, chosen, Useful.POP), request)
 
 
 def numbered(path: Path, starts: list[int]) -> Path:
@@ -415,6 +417,39 @@ class TestMfu:
         alone = mfu_in(session, MfuRequest(5e9), Selection(Window(55_000, 70_000)))
         assert alone.value is None
         assert any("no step in this time" in note for note in alone.notes)
+
+    def test_of_a_region_it_is_by_the_gpu_time_of_its_ranges(self, opened, tmp_path):
+        session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 20, 31, 60]))
+        found = mfu_in(session, MfuRequest(5e6, region="step"))
+        assert (found.step_time, found.intervals, found.gpus) == (4000, 5, 1), "a kernel of 4 µs in each of five ranges"
+        assert found.achieved == pytest.approx(5e6 / 4e-6 / 1e12)
+        assert found.value == pytest.approx(5e6 / 4e-6 / 989e12) and found.ceiling is None
+        assert mfu_in(session, MfuRequest(5e6, region="step 3")).intervals == 1
+        assert mfu_in(session, MfuRequest(5e6, gpus=2, region="step")).value == pytest.approx(found.value / 2)
+        (note,) = [one for one in mfu_in(session, MfuRequest(5e6, region="back")).notes if "no MFU" in one]
+        assert note == "no MFU: no NVTX range that matches back launched GPU work"
+
+    @pytest.mark.campaign
+    def test_the_intensity_of_a_region_is_by_the_bytes_of_its_gpu_time(self, opened, tmp_path):
+        path = tmp_path / "a.sqlite"
+        numbered(path, [0, 10])
+        assert mfu_in(opened(path), MfuRequest(5e6, region="step")).intensity is None
+        with ExportWriter(tmp_path / "b.sqlite") as export:
+            made = export.process(100)
+            main = export.thread(made, 100, "main")
+            export.gpu(0)
+            export.cuda_device(made, cuda_id=0, gpu_id=0)
+            export.nvtx_range(main, 0, 8000, "step 0")
+            export.api(main, 500, 900, "cudaLaunchKernel_v7000", 1)
+            export.kernel(made, 0, 7, 2000, 6000, name="gemm(int)", correlation_id=1)
+            export.gpu_metric_names(0, ["DRAM Read Bandwidth [Throughput %]", "DRAM Write Bandwidth [Throughput %]"])
+            for time in range(1000, 12000, 1000):
+                # Half of the kernel's time with 40 and 10 %, half with 20 and 0 %; more if it does not run.
+                read, write = (40, 10) if 2000 < time <= 4000 else (20, 0) if 4000 < time <= 6000 else (90, 9)
+                export.gpu_metric(0, time, [read, write])
+        found = mfu_in(opened(tmp_path / "b.sqlite"), MfuRequest(5e6, region="step"))
+        assert found.intensity == pytest.approx(5e6 / (0.35 * 3_352_320_000_000 * 4e-6))
+        assert record(mfu_table(found).columns, mfu_table(found).rows[0])["intensity"] == found.intensity
 
     def test_ddp(self, opened):
         found = mfu_in(opened(*shared("ddp-a100-rank0of4")), MfuRequest(3e13))

@@ -61,8 +61,8 @@ def _mfu_request(values: Values) -> MfuRequest | None:
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise UsageError(f"--{option.flag} {value:g}: it must be more than 0")
     if _FLOPS.is_given(values):
-        return MfuRequest(*(values[key] for key in ("flops_per_step", "peak_tflops", "gpus", "step_range")))
-    for option in (_PEAK, _GPUS):
+        return MfuRequest(*(values[key] for key in ("flops_per_step", "peak_tflops", "gpus", "step_range", "region")))
+    for option in (_PEAK, _GPUS, _REGION):
         if option.is_given(values):
             raise UsageError(f"--{option.flag} goes with --flops-per-step")
     return None
@@ -85,9 +85,11 @@ def _tables(job: OpenJob, selection: Selection, options: _Options) -> list[Title
 
     from nsystui.questions.efficiency import tables
     from nsystui.questions.efficiency.mfu import mfu_of
+    from nsystui.questions.efficiency.region import mfu_of_region
     from nsystui.questions.efficiency.result import Scaling, Sized, efficiency, scalability, steps_in
 
     result = efficiency(job, selection, options.useful)
+    compute_mfu = mfu_of if options.mfu is None or options.mfu.region is None else mfu_of_region
     scaled = None
     if options.baseline is not None:
         size = Sized(result.device, steps_in(job, result, options.step_range))
@@ -96,7 +98,7 @@ def _tables(job: OpenJob, selection: Selection, options: _Options) -> list[Title
         "breakdown": lambda: tables.breakdown_table(result),
         "device": lambda: tables.device_table(result, scaled),
         "host": lambda: tables.host_table(result),
-        "mfu": lambda: tables.mfu_table(mfu_of(job, selection, result, options.mfu)),  # type: ignore[arg-type]
+        "mfu": lambda: tables.mfu_table(compute_mfu(job, selection, result, options.mfu)),  # type: ignore[arg-type]
     }
     titles = {**TABLES, "breakdown": f"{TABLES['breakdown']} = {result.span}"}
     titled_tables: list[Titled] = []
@@ -117,6 +119,12 @@ _PEAK = Option(
 )
 _GPUS = Option(
     "gpus", "GPUs that share a step (default: those here, or the job's size)", metavar="N", kind=int, group=_MFU
+)
+_REGION = Option(
+    "region",
+    "--flops-per-step count one NVTX range whose name contains TEXT, such as forward, on one GPU, or on --gpus",
+    metavar="TEXT",
+    group=_MFU,
 )
 _SCALING_OPTION = Option(
     "scaling",
@@ -144,6 +152,7 @@ less than the time of the other tables, from the job's first event to its last; 
   nsystui efficiency rank*.sqlite --time 1.2s:1.5s --tables device --format json
   nsystui efficiency rank*.sqlite --useful talp
   nsystui efficiency rank*.sqlite --flops-per-step 6.2e15
+  nsystui efficiency rank*.sqlite --flops-per-step 4.1e13 --region forward
   nsystui efficiency 64/rank*.sqlite --baseline 8/rank*.sqlite --scaling strong""",
         order=90,
         options=(
@@ -160,7 +169,7 @@ less than the time of the other tables, from the job's first event to its last; 
                 default="pop",
                 group="efficiency",
             ),
-            *(_FLOPS, _PEAK, _GPUS, *steps_in(_MFU)),
+            *(_FLOPS, _PEAK, _GPUS, _REGION, *steps_in(_MFU)),
             Option(
                 "baseline",
                 "exports of a job of another size, after FILE",

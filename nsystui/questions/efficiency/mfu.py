@@ -65,12 +65,16 @@ def known_peak(model: str) -> Peak | None:
 
 @dataclass(frozen=True)
 class MfuRequest:
-    """The user's values. ``peak_tflops`` and ``gpus``: by default from the exports."""
+    """The user's values. ``peak_tflops`` and ``gpus``: by default from the exports.
+
+    ``region``: a filter on NVTX range names; ``flops_per_step`` are then the FLOPs of one matching range.
+    """
 
     flops_per_step: float
     peak_tflops: float | None = None
     gpus: int | None = None
     step_range: str | None = None
+    region: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,8 @@ class Mfu:
     """``value`` is the MFU from 0 to 1, or ``None`` if a part is unknown; ``notes`` name the part.
 
     ``step_time``: median of ``intervals`` step times, ns. ``achieved``: TFLOP/s for each GPU. ``compute``: share, 0 to
-    1, of the GPUs' time in steps with a compute kernel. ``ceiling``: the MFU if this share were 1.
+    1, of the GPUs' time in steps with a compute kernel. ``ceiling``: the MFU if this share were 1. ``intensity``: FLOPs
+    of a region by DRAM bytes read and written.
     """
 
     request: MfuRequest
@@ -88,6 +93,7 @@ class Mfu:
     peak: Peak | None
     compute: float | None
     notes: tuple[str, ...]
+    intensity: float | None = None
 
     @property
     def achieved(self) -> float | None:
@@ -116,7 +122,7 @@ def mfu_of(job: OpenJob, selection: Selection, result: Efficiency, request: MfuR
     durations = np.concatenate([np.empty(0, np.int64), *times])
     step_time = float(np.median(durations)) if len(durations) else None
     count, count_note = _gpus(request, gpus, selected_reports(job.session, selection))
-    peak, peak_note = _peak(request, gpus)
+    peak, peak_note = peak_of(request, gpus)
     notes = [count_note, peak_note, *steps.notes]
     time = sum(int(budget.time.sum()) for budget in budgets)
     compute = sum(int(budget.part("compute").sum()) for budget in budgets) / time if time else None
@@ -148,7 +154,7 @@ def _gpus(request: MfuRequest, gpus: Sequence[DeviceIntervals], reports: Sequenc
     return max(seen, 1), f"GPUs that share a step: {seen}, counted in these exports (--gpus N)"
 
 
-def _peak(request: MfuRequest, gpus: Sequence[DeviceIntervals]) -> tuple[Peak | None, str]:
+def peak_of(request: MfuRequest, gpus: Sequence[DeviceIntervals]) -> tuple[Peak | None, str]:
     """Return each GPU's peak, if known, and a note with its source, or why it is unknown."""
     if request.peak_tflops is not None:
         return Peak(request.peak_tflops, "--peak-tflops"), f"peak {request.peak_tflops:g} TFLOP/s (--peak-tflops)"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from nsystui.base.answer import DEVICE, FILES_ONLY, Column, Row, TableAnswer, Unit, for_files
 from nsystui.questions.efficiency.device import Useful
@@ -70,6 +72,16 @@ MFU_COLUMNS = (
         "flops_per_step", header="FLOPs per Step", label="FLOPs per step", unit=Unit.NUMBER, decimals=0, importance=2
     ),
 )
+_OF_REGION: dict[str, dict[str, Any]] = {
+    "step_time": {"header": "Range GPU Time (ns)", "label": "range time"},
+    "steps": {"header": "Ranges", "label": "ranges"},
+    "flops_per_step": {"header": "FLOPs per Range", "label": "FLOPs per range"},
+}
+_REGION_COLUMNS = (
+    *(replace(column, **_OF_REGION.get(column.key, {})) for column in MFU_COLUMNS),
+    Column("intensity", header="Intensity (FLOP/B)", label="FLOP/B", unit=Unit.COUNT, decimals=2),
+)
+"""Columns for a region, with ranges instead of steps."""
 
 
 def breakdown_table(result: Efficiency) -> TableAnswer:
@@ -133,4 +145,7 @@ def mfu_table(result: Mfu) -> TableAnswer:
     peak, source = (None, None) if result.peak is None else (result.peak.tflops, result.peak.source)
     value, ceiling = (None if share is None else 100.0 * share for share in (result.value, result.ceiling))
     measured = (value, ceiling, result.achieved, peak, source, result.step_time, result.intervals, result.gpus)
-    return TableAnswer("mfu", MFU_COLUMNS, [(*measured, result.request.flops_per_step)], 1, result.notes)
+    row = (*measured, result.request.flops_per_step)
+    if result.request.region is None:
+        return TableAnswer("mfu", MFU_COLUMNS, [row], 1, result.notes)
+    return TableAnswer("mfu", _REGION_COLUMNS, [(*row, result.intensity)], 1, result.notes)
