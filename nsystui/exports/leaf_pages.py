@@ -34,7 +34,7 @@ _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((kind - 12) // 2 for ki
 _SHIFTS = np.array([64 - 8 * int(size) if size else 0 for size in _SIZES[:7]] + [0] * 249, np.int64)
 """Bits to shift the eight bytes at a value, so that the value stays."""
 _MARGIN = 256
-"""Bytes after the last page, so that no index into a damaged page fails."""
+"""Zeros after an interior page."""
 _END = np.int64((1 << 63) - 1)
 
 

@@ -1,4 +1,4 @@
-"""MFU and arithmetic intensity of a region: NVTX ranges selected by name, with FLOPs given by the user.
+"""MFU and arithmetic intensity of NVTX ranges of a name.
 
     MFU = FLOPs of a range / its GPU time / GPUs / peak        (docs/numbers.md#mfu)
     intensity = FLOPs of all ranges / bytes that DRAM read and wrote in their GPU time
