@@ -7,7 +7,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -133,22 +132,26 @@ class TestMemory:
         assert len(computed) == 3
 
     def test_callers_at_once_compute_it_once(self):
-        memory, computed, begun = Memory(), [], threading.Event()
+        computed, begun, has_looked = [], threading.Event(), threading.Event()
+
+        class Watched(Memory):
+            def load(self, key: ResultKey, default: object = None) -> object:
+                value = super().load(key, default)
+                if begun.is_set():
+                    has_looked.set()
+                return value
 
         def compute() -> int:
             computed.append(None)
-            begun.wait()
-            time.sleep(0.1)  # the other caller asks meanwhile
+            begun.set()
+            assert has_looked.wait(600), "the other caller asks meanwhile"
             return len(computed)
 
-        def ask() -> int:
-            begun.set()
-            return memory.once(ResultKey(("rank0",), "question"), compute)
-
+        memory, key = Watched(), ResultKey(("rank0",), "question")
         with ThreadPoolExecutor() as pool:
-            first = pool.submit(memory.once, ResultKey(("rank0",), "question"), compute)
-            second = pool.submit(ask)
-            assert (first.result(), second.result()) == (1, 1)
+            first = pool.submit(memory.once, key, compute)
+            begun.wait()
+            assert (memory.once(key, compute), first.result()) == (1, 1)
 
 
 class TestTheVersion:

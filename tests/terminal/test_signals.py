@@ -152,9 +152,8 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.campaign
-def test_a_stop_before_it_has_the_terminal_waits_until_it_has(job, environment, tmp_path):
-    (tmp_path / "beginning.py").write_text(SIGNALLED_WHILE_IT_BEGINS)
-    with in_a_shell([sys.executable, str(tmp_path / "beginning.py"), *job], environment, "? help") as terminal:
+def test_a_stop_before_it_has_the_terminal_waits_until_it_has(job, environment):
+    with in_a_shell([sys.executable, "-c", SIGNALLED_WHILE_IT_BEGINS, *job], environment, "? help") as terminal:
         terminal.press("q")
         assert_clean(terminal, {0})
 
