@@ -12,6 +12,8 @@ import numpy as np
 
 from nsystui.base.answer import HOST, PID, RANK, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.text import counted
+from nsystui.base.units import format_value
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, gpu_key, shares, window_notes
 from nsystui.questions.queries.derived import of_each_report, rows_by_report
@@ -50,6 +52,36 @@ class JobFacts:
     start_spread: int | None  # from the first session's start to the last, ns
     captures: int = 0  # the captures that reports join (`Report.captures`)
     made_of: tuple[str, ...] = ()  # sources of reports that nsys did not record: ``PyTorch profiler trace``
+
+    @property
+    def words(self) -> list[str]:
+        """``64 ranks``, ``8 hosts``, ``64× H100 80GB HBM3``, ``nsys 2026.2.1``, ``recorded 41.3 s``."""
+        words = [counted(self.ranks, "rank")]
+        words += [counted(self.captures, "capture")] if self.captures else []
+        words += [counted(self.reports, "file")] if self.reports != self.ranks else []
+        if self.hosts:
+            words.append(self.hosts[0] if len(self.hosts) == 1 else counted(len(self.hosts), "host"))
+        if self.gpus:
+            models = [model.removeprefix("NVIDIA ") for model in self.gpu_models]
+            gpus = f"{counted(self.gpus, 'GPU')} ({', '.join(models)})" if models else counted(self.gpus, "GPU")
+            words.append(f"{self.gpus}× {models[0]}" if len(models) == 1 else gpus)
+        if self.nsys_versions:
+            words.append("nsys " + ", ".join(".".join(version.split(".")[:3]) for version in self.nsys_versions))
+        words += self.made_of
+        return words if self.duration is None else [*words, f"recorded {format_value(Unit.DURATION, self.duration)}"]
+
+    @property
+    def machine_words(self) -> list[str]:
+        """The versions, and how reliable ranks and clocks are."""
+        words = [] if self.clocks_aligned else ["clocks not aligned"]
+        words += [f"driver {', '.join(self.driver_versions)}"] if self.driver_versions else []
+        words += [f"CUDA {', '.join(self.cuda_versions)}"] if self.cuda_versions else []
+        words += [f"ranks by {self.rank_source}"] if self.rank_source else []
+        if self.reports > 1 and self.clocks_aligned:
+            words.append("clocks aligned")
+            if self.start_spread is not None:
+                words.append(f"starts {format_value(Unit.DURATION, self.start_spread)} apart")
+        return words
 
 
 def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
@@ -154,10 +186,10 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     spent = busy.breakdown(windows)
     rows: list[Row] = []
     for item in shown_ranks:
-        counted = [counts[name][item.task] for name in _COUNTED]
+        of_tables = [counts[name][item.task] for name in _COUNTED]
         location = (item.rank, item.host or None, busy.gpu_numbers(item.task))
         identity = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
-        rows.append((*location, *shares(spent.get(item.task)), *counted, *identity))
+        rows.append((*location, *shares(spent.get(item.task)), *of_tables, *identity))
     notes = (*busy.notes, *_assumed_gpus(session, selection), *window_notes(busy, windows))
     return TableAnswer("overview", TASK_COLUMNS, rows, len(ranks), notes)
 

@@ -27,7 +27,6 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.registry import question_named
 from nsystui.questions.queries.reports import contents_table, diagnostics_table, reports_table
 from nsystui.questions.queries.tasks import selected_ranks
-from nsystui.questions.ranks.job_words import job_words, machine_words
 from nsystui.questions.ranks.overview import job_facts
 from nsystui.questions.report.drawings import (
     bandwidth_curves,
@@ -144,7 +143,7 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
     title = facts.title or "job"
     total = len(_SECTIONS) + (1 if baseline is None else 2)
     advanced(0, total, "Findings")
-    words = [*job_words(facts), *machine_words(facts), *([asked.selected] if asked.selected else [])]
+    words = [*facts.words, *facts.machine_words, *([asked.selected] if asked.selected else [])]
     sections: list[Section] = []
     if baseline is None:
         result = triage(job, selection, asked.thresholds, asked.step_range)
