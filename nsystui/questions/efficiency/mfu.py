@@ -6,9 +6,9 @@
 The user gives the FLOPs of a step of the whole job: about 6·N·tokens to train a transformer of N parameters (8·N·tokens
 with recomputed activations). The step time is a median, with idle time.
 
-For NVTX ranges of a name, the FLOPs are of a range, and its GPU time is from the start of its first operation to the end
-of the last; the arithmetic intensity is the FLOPs of all ranges / the bytes that DRAM read and wrote in this time. DRAM
-metrics are shares of the GPU's bandwidth in the export.
+For NVTX ranges of a name, the FLOPs are of a range, and its GPU time is from the start of its first operation to the
+end of the last; the arithmetic intensity is the FLOPs of all ranges / the bytes that DRAM read and wrote in this time.
+DRAM metrics are shares of the GPU's bandwidth in the export.
 
 The known peaks are from NVIDIA's data sheets: dense matrix products in BF16, half of the figures with sparsity. If a
 name means several products, or the figure depends on an unrecorded power limit, the user must give the peak.
