@@ -40,22 +40,16 @@ _AT_END = Column("at_end", header="In Use at End (B)", label="at end", unit=Unit
 _ALLOCATIONS = Column("allocations", header="Allocations", label="allocs", unit=Unit.COUNT, importance=1)
 _FREES = Column("frees", header="Frees", label="frees", unit=Unit.COUNT, importance=1)
 COLUMNS = (
-    RANK,
-    DEVICE,
-    MEMORY,
-    _PEAK,
+    RANK, DEVICE, MEMORY, _PEAK,
     Column("peak_percent", header="Peak (% of Device)", label="of device", unit=Unit.PERCENT, decimals=2, has_bar=True),
-    _PEAK_TIME,
-    _AT_END,
-    _ALLOCATIONS,
-    _FREES,
+    _PEAK_TIME, _AT_END, _ALLOCATIONS, _FREES,
     Column("allocated", header="Allocated (B)", label="allocated", unit=Unit.BYTES, importance=4),
     Column("largest", header="Largest (B)", label="largest", unit=Unit.BYTES, importance=4),
     Column("never_freed", header="Never Freed", label="never freed", unit=Unit.COUNT, importance=2),
     Column("never_freed_bytes", header="Never Freed (B)", label="unfreed", unit=Unit.BYTES, importance=5),
     Column("call_time", header="Time in Calls (ns)", label="in calls", unit=Unit.DURATION, importance=3),
     Column("device_memory", header="Memory of Device (B)", label="device has", unit=Unit.BYTES, importance=6),
-)
+)  # fmt: skip
 TIME_COLUMNS = (RANK, DEVICE, MEMORY, START, _PEAK, _AT_END.with_importance(1))
 
 

@@ -200,9 +200,7 @@ BY_RANK_COLUMNS = (
     Column("anchor", header="Anchor", label="anchor", importance=3),
 )
 ACROSS_COLUMNS = (
-    STEP,
-    START.with_importance(2),
-    Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=3),
+    STEP, START.with_importance(2), Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=3),
     Column("duration", header="Median over Ranks (ns)", label="median", unit=Unit.DURATION, compared="min", decimals=0),
     Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=2),
     Column("max", header="Max (ns)", label="max", unit=Unit.DURATION),
@@ -210,7 +208,7 @@ ACROSS_COLUMNS = (
     Column("slowest", header="Slowest Rank", label="slowest rank", unit=Unit.NUMBER, importance=1),
     Column("ratio", header="Of Median Step (%)", label="of median", unit=Unit.PERCENT, decimals=1, importance=1),
     Column("slow", header="Slow", label="slow", importance=1),
-)
+)  # fmt: skip
 _PHASE = Column("phase", header="Phase", label="phase", importance=FILES_ONLY)
 
 

@@ -45,23 +45,16 @@ _LONGEST = ("duration", True)
 _IDENTITY = (REPORT_ID, PROCESS_ID, ROW_ID)
 _TIMES = (DURATION, START, RANK)
 _CALL_COLUMNS = (
-    *_TIMES,
-    PID.with_importance(3),
-    TID.with_importance(2),
-    Column("name", header="API Name", label="call"),
+    *_TIMES, PID.with_importance(3), TID.with_importance(2), Column("name", header="API Name", label="call"),
     *_IDENTITY,
-)
+)  # fmt: skip
 _MEMORY_COLUMNS = (
-    *_TIMES,
-    DEVICE.with_importance(3),
-    STREAM.with_importance(3),
+    *_TIMES, DEVICE.with_importance(3), STREAM.with_importance(3),
     Column("source_memory", header="Src Kind", label="from", importance=2),
-    Column("target_memory", header="Dst Kind", label="to", importance=2),
-    BYTES.with_importance(1),
+    Column("target_memory", header="Dst Kind", label="to", importance=2), BYTES.with_importance(1),
     Column("operation", header="Operation", label="operation", importance=1),
-    Column("name", header="API Name", label="call"),
-    *_IDENTITY,
-)
+    Column("name", header="API Name", label="call"), *_IDENTITY,
+)  # fmt: skip
 
 
 def _synchronisations(job: OpenJob, selection: Selection, _: RecipeOptions) -> Answer:

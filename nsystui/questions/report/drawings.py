@@ -34,25 +34,16 @@ _LANE_COLUMNS = ((8, LANE_COLUMNS), (96, 190), (10**9, 95))
 """Maximum lanes, and their columns: a drawing of 512 lanes stays below two megabytes."""
 
 BUDGET_PARTS = (
-    Part("compute", "compute"),
-    Part("exposed NCCL", "nccl"),
-    Part("memory", "memory"),
-    Part("graphs", "graph"),
-    Part("start-up", "idle", 1.0),
-    Part("long gaps", "idle", 0.7),
-    Part("short gaps", "idle", 0.45),
-    Part("in graphs", "idle", 0.35),
-    Part("tail", "idle", 0.25),
-    Part("not recorded", "idle", 0.1),
-)
+    Part("compute", "compute"), Part("exposed NCCL", "nccl"), Part("memory", "memory"), Part("graphs", "graph"),
+    Part("start-up", "idle", 1.0), Part("long gaps", "idle", 0.7), Part("short gaps", "idle", 0.45),
+    Part("in graphs", "idle", 0.35), Part("tail", "idle", 0.25), Part("not recorded", "idle", 0.1),
+)  # fmt: skip
 """The parts of a budget, in the order of `time_budget.PARTS`."""
 
 _BUSY = (
-    ("kernels", Part("compute", "compute")),
-    ("exposed_nccl", Part("exposed NCCL", "nccl")),
-    ("memory_only", Part("memory", "memory")),
-    ("graph_only", Part("graphs", "graph")),
-)
+    ("kernels", Part("compute", "compute")), ("exposed_nccl", Part("exposed NCCL", "nccl")),
+    ("memory_only", Part("memory", "memory")), ("graph_only", Part("graphs", "graph")),
+)  # fmt: skip
 
 
 def budget_bars(budgets: Sequence[tuple[str, Budget]], title: str = "budget of time") -> Bars:
@@ -77,22 +68,12 @@ def device_bars(budgets: Sequence[DeviceBudget], limit: int = MAX_LANES) -> Bars
 
 
 _BLOCKING = {
-    "compute": ("compute", 1.0),
-    "starved": ("api", 1.0),
-    "nccl": ("nccl", 1.0),
-    "communication": ("nccl", 0.6),
-    "to_device": ("memory", 1.0),
-    "to_host": ("memory", 0.8),
-    "on_device": ("memory", 0.6),
-    "other_copies": ("memory", 0.4),
-    "memsets": ("memory", 0.25),
-    "migrations": ("memory", 0.15),
-    "host_functions": ("cpu", 1.0),
-    "stalled": ("idle", 1.0),
-    "in_graph": ("idle", 0.75),
-    "unresolved": ("idle", 0.5),
+    "compute": ("compute", 1.0), "starved": ("api", 1.0), "nccl": ("nccl", 1.0), "communication": ("nccl", 0.6),
+    "to_device": ("memory", 1.0), "to_host": ("memory", 0.8), "on_device": ("memory", 0.6),
+    "other_copies": ("memory", 0.4), "memsets": ("memory", 0.25), "migrations": ("memory", 0.15),
+    "host_functions": ("cpu", 1.0), "stalled": ("idle", 1.0), "in_graph": ("idle", 0.75), "unresolved": ("idle", 0.5),
     "tail": ("idle", 0.25),
-}
+}  # fmt: skip
 """The category of each part of an iteration, and its strength."""
 
 

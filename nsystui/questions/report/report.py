@@ -391,16 +391,7 @@ def _capture(asked: Asked) -> Section:
 
 
 _SECTIONS: tuple[tuple[str, Callable[[Asked], Section | None]], ...] = (
-    ("GPUs over time", _over_time),
-    ("Budget of time", _budget),
-    ("What blocked the GPUs", _blocking),
-    ("Critical path", _path),
-    ("Ranks", _ranks),
-    ("Steps", _steps),
-    ("Kernels", _kernels),
-    ("NCCL", _nccl),
-    ("NVTX ranges", _nvtx),
-    ("Efficiency", _efficiency),
-    ("Host", _host),
-    ("Capture and versions", _capture),
-)
+    ("GPUs over time", _over_time), ("Budget of time", _budget), ("What blocked the GPUs", _blocking),
+    ("Critical path", _path), ("Ranks", _ranks), ("Steps", _steps), ("Kernels", _kernels), ("NCCL", _nccl),
+    ("NVTX ranges", _nvtx), ("Efficiency", _efficiency), ("Host", _host), ("Capture and versions", _capture),
+)  # fmt: skip

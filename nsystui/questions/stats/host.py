@@ -55,25 +55,19 @@ _COLLECTIVE, _P2P = "collective", "p2p"
 _MPI_SOURCES = {_COLLECTIVE: "collectives", "wait": "start-wait"}
 
 _MPI_SUM_COLUMNS = (
-    *statistics.duration_columns("Instances"),
-    Column("source", header="Source", label="source", importance=1),
-    NAME,
-)
+    *statistics.duration_columns("Instances"), Column("source", header="Source", label="source", importance=1), NAME,
+)  # fmt: skip
 _MPI_TRACE_COLUMNS = (
-    START,
-    END.with_importance(4),
-    DURATION,
-    Column("event", header="Event", label="event"),
+    START, END.with_importance(4), DURATION, Column("event", header="Event", label="event"),
     Column("pid", header="Pid", label="pid", unit=Unit.NUMBER, importance=3),
     Column("tid", header="Tid", label="tid", unit=Unit.NUMBER, importance=3),
-    Column("tag", header="Tag", label="tag", unit=Unit.NUMBER, importance=2),
-    RANK,
+    Column("tag", header="Tag", label="tag", unit=Unit.NUMBER, importance=2), RANK,
     Column("peer", header="PeerRank", label="peer", unit=Unit.NUMBER, importance=1),
     Column("root", header="RootRank", label="root", unit=Unit.NUMBER, importance=1),
     Column("size", header="Size (MB)", label="size MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
     Column("send_size", header="CollSendSize (MB)", label="sent MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
     Column("recv_size", header="CollRecvSize (MB)", label="received MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
-)
+)  # fmt: skip
 
 
 def _mpi_summary(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
@@ -143,13 +137,10 @@ _SEND_WAITS = "IB: Send waits"
 _SAMPLES, _ADAPTERS = tables.nic_metrics, tables.nic_devices
 
 _CONGESTION_COLUMNS = (
-    START,
-    END.with_importance(2),
-    DURATION.with_importance(1),
+    START, END.with_importance(2), DURATION.with_importance(1),
     Column("send_waits", header="Send wait rate", label="send waits/ms", unit=Unit.TICK_RATE),
-    Column("guid", header="GUID", label="guid", importance=1),
-    Column("device", header="Name", label="device"),
-)
+    Column("guid", header="GUID", label="guid", importance=1), Column("device", header="Name", label="device"),
+)  # fmt: skip
 
 
 def _congestion(session: Session, selection: Selection, options: ReportOptions) -> PagedAnswer:
