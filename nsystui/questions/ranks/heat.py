@@ -6,13 +6,13 @@ If there are more ranks than lines, neighbours share a line: their mean, minimum
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
 import numpy as np
 
-from nsystui.base.answer import END, RANK, START, STEP, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import DURATION, END, RANK, START, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Floats
 from nsystui.questions.gpu.metrics import MetricLane, metric_lanes, metric_sources
@@ -97,14 +97,9 @@ def scaled(values: _Values, is_of_steps: bool) -> _Values:
 
 
 def time_map(
-    session: Session,
-    selection: Selection,
-    ranks: Sequence[RankedTask],
-    busy: BusyIntervals,
-    window: Window,
-    bins: int,
+    session: Session, selection: Selection, ranks: Sequence[RankedTask], busy: BusyIntervals, window: Window, bins: int,
     figure: str,
-) -> RankMap:
+) -> RankMap:  # fmt: skip
     """Return every rank's figure over ``window`` in ``bins`` equal spans: the mean of its GPUs.
 
     ``figure``: one of ``PARTS``, or a GPU metric (see ``figures_of``). ``busy`` is of the same selection.
@@ -156,15 +151,9 @@ def step_map(ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], notes
 
 def map_table(shown: RankMap) -> TableAnswer:
     """Return a map as a table: a row for each rank and column."""
-    columns = (
-        RANK,
-        *((STEP,) if shown.is_of_steps else ()),
-        START,
-        END.with_importance(3),
-        Column("duration", header="Duration (ns)", label="duration", unit=Unit.DURATION, decimals=0)
-        if shown.is_of_steps
-        else Column("value", header=f"{shown.figure} (%)", label=f"{shown.figure} %", unit=Unit.PERCENT, decimals=2),
-    )
+    value = Column("value", header=f"{shown.figure} (%)", label=f"{shown.figure} %", unit=Unit.PERCENT, decimals=2)
+    value = replace(DURATION, decimals=0) if shown.is_of_steps else value
+    columns = (RANK, *[STEP] * shown.is_of_steps, START, END.with_importance(3), value)
     rows: list[Row] = []
     for item, values in zip(shown.ranks, shown.values.tolist(), strict=True):
         for column, (span, value) in enumerate(zip(shown.columns, values, strict=True)):

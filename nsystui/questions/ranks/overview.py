@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -220,25 +219,21 @@ def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]
         return {name: _counted(session, selection.with_name(None), table) for name, table in _COUNTED.items()}
 
     def compute(part: Session, reports: list[Report]) -> Mapping[int, Arrays]:
-        arrays_by_report: dict[int, dict[str, Any]] = {report.index: {} for report in reports}
+        pairs: dict[tuple[int, str], list[tuple[int, int]]] = {}
         for name, table in _COUNTED.items():
-            counts_by_report: dict[int, dict[int, int]] = {report.index: {} for report in reports}
             for task, count in rows_of_tasks(part, table, reports).items():
-                counts_by_report[task.report][task.process] = count
-            for index, counts in counts_by_report.items():
-                arrays_by_report[index][f"{name}_process"] = np.array(list(counts.keys()), np.int64)
-                arrays_by_report[index][name] = np.array(list(counts.values()), np.int64)
-        return arrays_by_report
+                pairs.setdefault((task.report, name), []).append((task.process, count))
+        return {
+            report.index: {name: np.array(pairs.get((report.index, name), ()), np.int64).ravel() for name in _COUNTED}
+            for report in reports
+        }
 
     stored = of_each_report(session, selected_reports(session, of_tasks), "counts", compute)
-    return {
-        name: {
-            Task(report, process): count
-            for report, arrays in stored.items()
-            for process, count in zip(arrays[f"{name}_process"].tolist(), arrays[name].tolist(), strict=True)
-        }
-        for name in _COUNTED
-    }
+    counts: dict[str, dict[Task, int]] = {name: {} for name in _COUNTED}
+    for report, arrays in stored.items():
+        for name in _COUNTED:
+            counts[name] |= {Task(report, process): count for process, count in arrays[name].reshape(-1, 2).tolist()}
+    return counts
 
 
 def _counted(session: Session, selection: Selection, table: CanonicalTable) -> dict[Task, int]:
@@ -250,10 +245,6 @@ def _counted(session: Session, selection: Selection, table: CanonicalTable) -> d
     from nsystui.store import tables
 
     rows = tables.of(table)
-    columns = rows.c
-    query = (
-        sa.select(columns.report, columns.process, sa.func.count())
-        .where(*where(rows, selection), columns.process.is_not(None))
-        .group_by(columns.report, columns.process)
-    )
+    keys = rows.c.report, rows.c.process
+    query = sa.select(*keys, sa.func.count()).where(*where(rows, selection), keys[1].is_not(None)).group_by(*keys)
     return {Task(report, process): int(count) for report, process, count in rows_by_report(session, query)}
