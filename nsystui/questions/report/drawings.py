@@ -63,8 +63,7 @@ def device_bars(budgets: Sequence[DeviceBudget], limit: int = MAX_LANES) -> Bars
     """Return a bar for each GPU; ``None`` without GPUs."""
     if not budgets:
         return None
-    named = [(device_label(budget.device), budget.budget) for budget in budgets[:limit]]
-    return budget_bars(named, "budget of time by GPU")
+    return budget_bars([(device_label(gpu.device), gpu.budget) for gpu in budgets[:limit]], "budget of time by GPU")
 
 
 _BLOCKING = {
@@ -83,11 +82,8 @@ def iteration_bars(gpus: Sequence[RankIterations], limit: int = MAX_LANES) -> Ba
     bars = []
     for gpu in gpus[:limit]:
         shares = tuple(100.0 * int(gpu.of.part(part).sum()) / max(int(gpu.of.time.sum()), 1) for part in used)
-        label = (
-            f"rank {gpu.rank}"
-            if len({other.rank for other in gpus}) == len(gpus)
-            else f"rank {gpu.rank} {numbered('GPU', gpu.of.device)}"
-        )
+        has_several = len({other.rank for other in gpus}) < len(gpus)
+        label = f"rank {gpu.rank}" + f" {numbered('GPU', gpu.of.device)}" * has_several
         bars.append(Bar(label, shares, f"median {format_value(Unit.DURATION, float(np.median(gpu.of.time)))}"))
     parts = tuple(Part(LABELS[part], *_BLOCKING[part]) for part in used)
     return Bars("what blocked the GPUs, of all iterations", parts, tuple(bars), Unit.PERCENT, 100.0) if bars else None
@@ -116,8 +112,7 @@ def utilisation_lanes(job: OpenJob, selection: Selection, columns: int | None = 
 
 def device_label(device: Device) -> str:
     """Return ``rank 3``, or ``rank 3 GPU 1`` for a rank with several GPUs."""
-    task = device.task
-    return f"rank {task.rank} {numbered('GPU', device.device)}" if len(task.devices) > 1 else f"rank {task.rank}"
+    return f"rank {device.task.rank}" + f" {numbered('GPU', device.device)}" * (len(device.task.devices) > 1)
 
 
 def bandwidth_curves(job: OpenJob, selection: Selection, sizes: TableAnswer) -> Curves | None:
@@ -140,11 +135,10 @@ def duration_bars(answer: Answer) -> Bars | None:
     rows = [values for values in (record(answer.columns, row) for row in iter_rows(answer)) if values["rank"] is None]
     if not rows:
         return None
-    bars = []
-    for row in rows:
-        count = float(row["count"] or 0)
-        bars.append(Bar(f"from {format_value(Unit.DURATION, row['from'])}", (count,), f"{count:,.0f}"))
-    largest = max(bar.values[0] for bar in bars)
+    counts = [float(row["count"] or 0) for row in rows]
+    labels = (f"from {format_value(Unit.DURATION, row['from'])}" for row in rows)
+    bars = [Bar(label, (count,), f"{count:,.0f}") for label, count in zip(labels, counts, strict=True)]
+    largest = max(counts)
     subject = answer.subject if isinstance(answer, DurationsOfSize) else "durations"
     return Bars(f"{subject}: kernels by duration", (Part("kernels", "nccl"),), tuple(bars), Unit.COUNT, largest)
 
@@ -208,14 +202,9 @@ def _drawn(label: str, rows: list[Record], key: str, unit: Unit, full: float) ->
 
 
 def _over_time(
-    title: str,
-    answer: Answer,
-    columns: int,
-    keys: tuple[str, str],
-    category: str,
-    unit: Unit = Unit.COUNT,
+    title: str, answer: Answer, columns: int, keys: tuple[str, str], category: str, unit: Unit = Unit.COUNT,
     full: float = 0.0,
-) -> DrawnLanes | None:
+) -> DrawnLanes | None:  # fmt: skip
     """Return lanes of an answer by rank, device, name and column; ``keys``: columns of name and value.
 
     ``full``: the value at full height, 0 for the largest of each lane; percentages have 100 % there.
