@@ -43,6 +43,9 @@ _MARGIN = 256
 _END = np.int64((1 << 63) - 1)
 
 
+_Batch = dict[str, tuple[Array, Array | None]]
+
+
 class UnusualPages(Exception):
     """Pages of a form that only SQLite should read, or damage."""
 
@@ -149,11 +152,11 @@ class LeafPages:
             start = end
         return result
 
-    def rows(self, first: int, last: int, columns: Mapping[str, str]) -> Iterator[dict[str, tuple[Array, Array | None]]]:
+    def rows(self, first: int, last: int, columns: Mapping[str, str]) -> Iterator[_Batch]:
         """Yield columns of the rows ``first`` to ``last``, by name; ``row_id`` is added to the ``columns``.
 
-        Of integers, the values, int64, and which of them are present (``None``: all). Of texts, views of their bytes,
-        int32, shape (rows, 4), as Arrow's binary views into one buffer, and that buffer.
+        A column of integers is its values, int64, and which of them are present (``None``: all). A column of texts is
+        Arrow's binary views of its bytes, int32, shape (rows, 4), and the buffer that they point into.
         """
         pages, highest = self.leaves
         begin, end = int(np.searchsorted(highest, first)), int(np.searchsorted(highest, last)) + 1
@@ -163,7 +166,7 @@ class LeafPages:
                 part = slice(start, min(start + _PAGES, end, len(pages)))
                 rows = self._decode(self._read(file, pages[part]), lowest[part], highest[part])
                 inside = slice(*np.searchsorted(rows.rowids, [first, last + 1]).tolist())
-                batch: dict[str, tuple[Array, Array | None]] = {"row_id": (rows.rowids[inside], None)}
+                batch: _Batch = {"row_id": (rows.rowids[inside], None)}
                 for name, sql in columns.items():
                     if isinstance(sql, NativeText):
                         batch[name] = rows.texts(sql.native)[inside], rows.buffer
@@ -258,7 +261,7 @@ class _Rows:
             values[kind == _ZERO], values[kind == _ZERO + 1] = 0, 1
         return values, None if least else kind != 0
 
-    def texts(self, native: str) -> Ints:
+    def texts(self, native: str) -> Array:
         """Return views of the values of a column of texts; NULL has no bytes."""
         number = self.names.index(native)
         lengths, (position, offset) = _SIZES[self.kinds[number]], self.positions[number]

@@ -63,7 +63,7 @@ class NativeColumn(str):
 
 
 class NativeText(str):
-    """SQL of the bytes of the text column ``native``, empty where it is NULL."""
+    """SQL of the bytes of the text column ``native``; NULL gives none."""
 
     native: str
 

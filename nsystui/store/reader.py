@@ -180,11 +180,11 @@ class Lookups:
 
         if source.table not in self.pages:
             self.pages[source.table] = leaf_pages(self.path, source.table)
-        if (pages := self.pages[source.table]) is not None and not source.without:
-            if all(sql == NO_INTEGER or pages.contain(sql) for sql in source.columns.values()):
-                return pages
-        self.pages[source.table] = None
-        return None
+        pages = None if source.without else self.pages[source.table]
+        if pages is not None and not all(sql == NO_INTEGER or pages.contain(sql) for sql in source.columns.values()):
+            pages = None
+        self.pages[source.table] = pages
+        return pages
 
     def known_strings(self) -> tuple[np.ndarray, int]:
         """Return whether each number is the id of a string, and the bytes of the longest string.

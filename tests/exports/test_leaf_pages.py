@@ -37,7 +37,9 @@ def decoded(path: Path, table: str, first: int = -(1 << 62), last: int = 1 << 62
             each = (
                 [_bytes_of(view, more) for view in values]
                 if values.ndim == 2
-                else values.tolist() if more is None else np.ma.array(values, mask=~more).tolist()
+                else values.tolist()
+                if more is None
+                else np.ma.array(values, mask=~more).tolist()
                 for values, more in batch.values()
             )
             rows += list(zip(*each, strict=True))
