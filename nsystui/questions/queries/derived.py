@@ -17,7 +17,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.types import Query
 from nsystui.exports import canonical
 from nsystui.store.report import Report, most_rows
-from nsystui.store.results import Arrays, as_arrays, version_of
+from nsystui.store.results import Arrays, as_arrays, json_array, json_of, version_of
 from nsystui.store.session import Computation, Compute, Session
 
 if TYPE_CHECKING:
@@ -45,14 +45,16 @@ def of_each_report(
     activity: str = "",
     in_memory: bool = False,
     kept: bool = False,
+    version: str = "",
 ) -> dict[int, Arrays]:
     """Return the arrays that answer ``question`` for each report, by its index.
 
     ``compute`` makes missing and invalid arrays (``is_valid``) from a session of their reports: all in one call, or in
     runs whose rows of ``table`` fit into memory, each saved before the next run. ``activity`` names the computation in
-    progress messages. With ``in_memory``, the session also keeps the arrays. With ``kept``, none are made.
+    progress messages. With ``in_memory``, the session also keeps the arrays. With ``kept``, none are made. ``version``
+    is by default that of ``compute``.
     """
-    version = _version(session, compute)
+    version = version or _version(session, compute)
     results: dict[int, Arrays] = {}
     missing = []
     for report in reports:
@@ -70,6 +72,28 @@ def of_each_report(
         results.update(computed)
         give_back()
     return results
+
+
+def rows_of_each_report(
+    session: Session, reports: Iterable[Report], question: str, read: Compute[Iterable[Sequence[Any]]], **how: Any
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows that answer ``question``, stored and computed like the arrays of `of_each_report` (``how``).
+
+    ``read`` returns rows of JSON values that begin with the index of their report; tuples inside become lists.
+    """
+    version = _version(session, read)
+    stored = of_each_report(session, reports, question, partial(_rows_as_arrays, read), version=version, **how)
+    for index, arrays in stored.items():
+        yield from ((index, *values) for values in json_of(arrays["rows"]))
+
+
+def _rows_as_arrays(
+    read: Compute[Iterable[Sequence[Any]]], session: Session, reports: list[Report]
+) -> dict[int, Arrays]:
+    rows: dict[int, list[Sequence[Any]]] = {report.index: [] for report in reports}
+    for index, *values in read(session, reports):
+        rows[index].append(values)
+    return {index: {"rows": json_array(values)} for index, values in rows.items()}
 
 
 def _version(session: Session, compute: Callable[..., object]) -> str:
