@@ -13,7 +13,7 @@ from nsystui.base.types import Condition, Query
 from nsystui.exports import canonical
 from nsystui.exports.nccl_calls import COMMUNICATION
 from nsystui.questions.algebra.intervals import Times, union
-from nsystui.questions.queries.derived import of_each_report, rows_of_each_report
+from nsystui.questions.queries.derived import JsonRow, of_each_report, rows_of_each_report
 from nsystui.store.report import Report
 from nsystui.store.results import Arrays
 from nsystui.store.session import Session
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def full_names(session: Session) -> list[str]:
     """Return the full names of the session's kernels; missing names are empty strings."""
 
-    def read(part: Session, reports: list[Report]) -> Sequence[Any]:
+    def read(part: Session, reports: list[Report]) -> Sequence[JsonRow]:
         import sqlalchemy as sa
 
         from nsystui.questions.queries.conditions import of_reports

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from nsystui.exports.canonical import CanonicalTable
 
 T = TypeVar("T")
+JsonRow = Sequence[Any]
+"""The index of a report, and JSON values."""
 
 # Several small reports share a query, because each query has a cost per open report.
 _MOST_ROWS = 1 << 21
@@ -75,22 +77,24 @@ def of_each_report(
 
 
 def rows_of_each_report(
-    session: Session, reports: Iterable[Report], question: str, read: Compute[Iterable[Sequence[Any]]], **how: Any
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows that answer ``question``, stored and computed like the arrays of `of_each_report` (``how``).
-
-    ``read`` returns rows of JSON values that begin with the index of their report; tuples inside become lists.
-    """
-    version = _version(session, read)
-    stored = of_each_report(session, reports, question, partial(_rows_as_arrays, read), version=version, **how)
-    for index, arrays in stored.items():
+    session: Session,
+    reports: Iterable[Report],
+    question: str,
+    read: Compute[Iterable[JsonRow]],
+    table: sa.Table | CanonicalTable | None = None,
+    in_memory: bool = False,
+    kept: bool = False,
+) -> Iterator[JsonRow]:
+    """Yield the rows of ``read`` that answer ``question``, stored like the arrays of `of_each_report`."""
+    compute, version = partial(_rows_as_arrays, read), _version(session, read)
+    for index, arrays in of_each_report(
+        session, reports, question, compute, table=table, in_memory=in_memory, kept=kept, version=version
+    ).items():
         yield from ((index, *values) for values in json_of(arrays["rows"]))
 
 
-def _rows_as_arrays(
-    read: Compute[Iterable[Sequence[Any]]], session: Session, reports: list[Report]
-) -> dict[int, Arrays]:
-    rows: dict[int, list[Sequence[Any]]] = {report.index: [] for report in reports}
+def _rows_as_arrays(read: Compute[Iterable[JsonRow]], session: Session, reports: list[Report]) -> dict[int, Arrays]:
+    rows: dict[int, list[JsonRow]] = {report.index: [] for report in reports}
     for index, *values in read(session, reports):
         rows[index].append(values)
     return {index: {"rows": json_array(values)} for index, values in rows.items()}

@@ -30,7 +30,7 @@ from nsystui.exports.metadata import (
     SYSTEM_WIDE,
     pid_of,
 )
-from nsystui.questions.queries.derived import rows_of_each_report
+from nsystui.questions.queries.derived import JsonRow, rows_of_each_report
 from nsystui.questions.queries.mpi import has_mpi
 from nsystui.questions.queries.numbering import SOURCE as GIVEN
 from nsystui.questions.queries.numbering import Numbering
@@ -118,13 +118,13 @@ def rows_of_tasks(
 _DEVICE, _NAME = "device", "name"
 
 
-def _process_facts(session: Session, kind: str) -> list[tuple[Any, ...]]:
+def _process_facts(session: Session, kind: str) -> list[JsonRow]:
     """Return report, process, ordinal, GPU, name and UUID of devices, or report, process and name; by report."""
     rows = rows_of_each_report(session, session.reports, "processes", _devices_and_names, in_memory=True)
     return sorted(((report, *values) for report, row_kind, *values in rows if row_kind == kind), key=itemgetter(0))
 
 
-def _devices_and_names(session: Session, reports: list[Report]) -> Iterator[tuple[Any, ...]]:
+def _devices_and_names(session: Session, reports: list[Report]) -> Iterator[JsonRow]:
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
@@ -350,7 +350,7 @@ def silent_processes(session: Session, working: Collection[Task]) -> dict[Task, 
     Reads calls only if a process has a CUDA context, but no work, or if contexts are not recorded.
     """
 
-    def read(part: Session, reports: list[Report]) -> list[tuple[Any, ...]]:
+    def read(part: Session, reports: list[Report]) -> list[JsonRow]:
         return [(*astuple(task), calls) for task, calls in launches_without_work(part, reports).items()]
 
     reports = []
@@ -464,7 +464,7 @@ def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
     return {task: rank_by_task[task] for task in tasks if task in rank_by_task}
 
 
-def _nccl_ranks(session: Session, reports: Sequence[Report]) -> Sequence[tuple[Any, ...]]:
+def _nccl_ranks(session: Session, reports: Sequence[Report]) -> Sequence[JsonRow]:
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
