@@ -6,6 +6,9 @@ small lookup tables. SQL never contains a user's words, and from files only inte
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 from nsystui.exports.schema import NO_INTEGER, Schema
 from nsystui.exports.sources import gpu, host, network
 from nsystui.exports.sources.base import MAKERS, REASONS, Lookup, Source, Transform, completed, lookups
@@ -18,7 +21,16 @@ TABLES = frozenset({*MAKERS, *gpu.GRAPH_NODE_TABLES})
 
 
 def sources(schema: Schema) -> list[Source]:
-    """Return the sources of the native tables in ``schema``, with rows or without, GPU work first."""
+    """Return the sources of the native tables in ``schema``, with rows or without, GPU work first.
+
+    If several fill a canonical table, each continues the row numbers of the one before.
+    """
     existing = [make(schema, table) for table, make in MAKERS.items() if schema.exists(table)]
     existing += gpu.graph_nodes(schema) + network.efa_samples(schema) + host.openmp(schema) + host.openacc(schema)
-    return [completed(source) for source in existing]
+    rows: Counter[str] = Counter()
+    numbered = []
+    for source in existing:
+        shared = next(iter(source.makes))
+        numbered.append(completed(replace(source, first_row=rows[shared])))
+        rows[shared] += schema.rows([source.table])
+    return numbered

@@ -201,6 +201,11 @@ def makes_source_of(*tables: str) -> Callable[[_Maker], _Maker]:
     return register
 
 
+def declare(table: str, wanted: str, **makes: Transform) -> None:
+    """Register the source of a native table with columns as in `columns_of`, and its transforms."""
+    MAKERS[table] = lambda schema, table: Source(table, columns_of(schema, table, wanted), makes)
+
+
 def process_of(thread: str) -> str:
     """Return SQL for the globalPid of a globalTid: the lowest 24 bits are the thread."""
     return f"({thread} & -16777216)"
@@ -217,11 +222,15 @@ def native_columns(text: str) -> dict[str, str]:
     return {name: native or name for name, _, native in (word.partition(":") for word in text.split())}
 
 
-def integers(schema: Schema, table: str, wanted: str) -> dict[str, str]:
-    """Return SQL for integer columns, named as in `native_columns`; ``start`` and ``end`` are times."""
+_READ = dict.fromkeys(("start", "end", "time"), Schema.time) | dict.fromkeys(
+    ("name", "path", "text", "json_text"), Schema.text
+)
+
+
+def columns_of(schema: Schema, table: str, wanted: str) -> dict[str, str]:
+    """Return SQL for columns, named as in `native_columns`: integers, if the name is not that of a time or a text."""
     return {
-        name: schema.time(table, native) if name in ("start", "end") else schema.integer(table, native)
-        for name, native in native_columns(wanted).items()
+        name: _READ.get(name, Schema.integer)(schema, table, native) for name, native in native_columns(wanted).items()
     }
 
 

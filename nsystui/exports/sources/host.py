@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from itertools import takewhile
+from collections.abc import Collection, Mapping
 
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources.base import (
@@ -14,7 +13,8 @@ from nsystui.exports.sources.base import (
     THREAD_EVENT,
     Source,
     Transform,
-    integers,
+    columns_of,
+    declare,
     labelled,
     makes_source_of,
     process_of,
@@ -30,7 +30,7 @@ BACKTRACE_CLASS = 67
 @makes_source_of("CUPTI_ACTIVITY_KIND_RUNTIME")
 def api_calls(schema: Schema, table: str) -> Source:
     wanted = f"{NAMED} event_class:eventClass correlation_id:correlationId return_value:returnValue "
-    columns = integers(schema, table, wanted + _chain(schema, "CUDA_CALLCHAINS"))
+    columns = columns_of(schema, table, wanted + _chain(schema, "CUDA_CALLCHAINS"))
     fields = {"name": "s.bare", "versioned_name": "s.value", "is_driver": "event_class = 1", "chain": _CHAIN}
     makes = {
         "api_calls": Transform(fields, where=f"coalesce(event_class, 0) <> {BACKTRACE_CLASS}"),
@@ -73,14 +73,9 @@ is ``torch.add``.
 def nvtx(schema: Schema, table: str) -> Source:
     wanted = (
         f"{THREAD_EVENT} event_type:eventType end_thread:endGlobalTid domain_id:domainId text_id:textId "
-        "category color range_id:rangeId"
+        "category color range_id:rangeId text json_text:jsonText"
     )
-    columns = {
-        **integers(schema, table, wanted),
-        "text": schema.text(table, "text"),
-        "json_text": schema.text(table, "jsonText"),
-        "blob": "ifnull(CAST(binaryData AS BLOB), x'')" if schema.has_column(table, "binaryData") else "x''",
-    }
+    columns = columns_of(schema, table, wanted) | {"blob": schema.text(table, "binaryData")}
     process = process_of("c.thread")
     names = {"domain": _DOMAIN, "name": NVTX_TEXT}
     joins = {
@@ -135,41 +130,20 @@ def _id_list(numbers: Collection[int]) -> str:
     return ", ".join(f"{number:d}" for number in sorted(numbers))
 
 
-def _rows_before(schema: Schema, table: str, tables: Iterable[str]) -> int:
-    """Return the rows of the tables before one of ``tables``, whose row numbers it continues."""
-    return schema.rows(takewhile(table.__ne__, tables))
-
-
-_MPI_TABLES = {
-    "MPI_P2P_EVENTS": "p2p", "MPI_COLLECTIVES_EVENTS": "collective", "MPI_START_WAIT_EVENTS": "wait",
-    "MPI_OTHER_EVENTS": "other",
-}  # fmt: skip
-"""The type of the calls in each table."""
-
-
-@makes_source_of(*_MPI_TABLES)
-def mpi(schema: Schema, table: str) -> Source:
-    wanted = (
+for _table, _call_type in (
+    ("MPI_P2P_EVENTS", "p2p"), ("MPI_COLLECTIVES_EVENTS", "collective"), ("MPI_START_WAIT_EVENTS", "wait"),
+    ("MPI_OTHER_EVENTS", "other"),
+):  # fmt: skip
+    declare(_table,
         f"{THREAD_EVENT} name_id:textId communicator:commHandle tag remote_rank:remoteRank root_rank:rootRank "
-        "send_bytes:size recv_bytes:recvSize"
-    )
-    makes = {"mpi_calls": Transform({"call_type": f"'{_MPI_TABLES[table]}'"})}
-    return Source(table, integers(schema, table, wanted), makes, _rows_before(schema, table, _MPI_TABLES))
+        "send_bytes:size recv_bytes:recvSize",
+        mpi_calls=Transform({"call_type": f"'{_call_type}'"}))  # fmt: skip
 
+for _table in ("UCP_SUBMIT_EVENTS", "UCP_PROGRESS_EVENTS", "UCP_EVENTS"):
+    declare(_table, f"{THREAD_EVENT} name_id:textId", ucx_calls=Transform())
 
-_UCX_TABLES = ("UCP_SUBMIT_EVENTS", "UCP_PROGRESS_EVENTS", "UCP_EVENTS")
-
-
-@makes_source_of(*_UCX_TABLES)
-def ucx(schema: Schema, table: str) -> Source:
-    columns = integers(schema, table, f"{THREAD_EVENT} name_id:textId")
-    return Source(table, columns, {"ucx_calls": Transform()}, _rows_before(schema, table, _UCX_TABLES))
-
-
-@makes_source_of("MPI_RANKS")
-def mpi_ranks(schema: Schema, table: str) -> Source:
-    transform = Transform(where="thread IS NOT NULL AND rank IS NOT NULL", order="", is_distinct=True)
-    return Source(table, integers(schema, table, "thread:globalTid rank"), {"mpi_ranks": transform})
+declare("MPI_RANKS", "thread:globalTid rank",
+    mpi_ranks=Transform(where="thread IS NOT NULL AND rank IS NOT NULL", order="", is_distinct=True))  # fmt: skip
 
 
 @makes_source_of("OSRT_API")
@@ -177,33 +151,20 @@ def os_calls(schema: Schema, table: str) -> Source:
     wanted = f"{NAMED} event_class:eventClass return_value:returnValue {_chain(schema, 'OSRT_CALLCHAINS')}"
     # Not "profiling started" and "profiling finished", which are notes of nsys.
     calls = Transform({"chain": _CHAIN}, where="coalesce(event_class, 0) NOT IN (31, 32)")
-    return Source(table, integers(schema, table, wanted), {"os_calls": calls})
+    return Source(table, columns_of(schema, table, wanted), {"os_calls": calls})
 
 
-@makes_source_of("OSRT_FILE_ACCESS_EVENTS")
-def file_accesses(schema: Schema, table: str) -> Source:
-    """Return file accesses, whose ``threadId`` may be a globalTid: its lowest 24 bits are the thread's number."""
-    wanted = "start:startedAt end:endedAt thread:threadId name_id:apiCallId file:fileAccessId bytes:bytesProcessed"
-    return Source(table, integers(schema, table, wanted), {"file_accesses": Transform({"tid": _TID})})
+_TID = {"tid": "c.thread & 16777215"}
+"""A thread's number: the lowest 24 bits of a globalTid, which a file access's ``threadId`` may be too."""
+declare("OSRT_FILE_ACCESS_EVENTS",
+    "start:startedAt end:endedAt thread:threadId name_id:apiCallId file:fileAccessId bytes:bytesProcessed",
+    file_accesses=Transform(_TID))  # fmt: skip
 
+declare("OSRT_FILE_ACCESS_DESCRIPTORS", "file:fileAccessId path:filePath",
+    files=Transform({"path": "nullif(path, '')"}, where="file IS NOT NULL", order=""))  # fmt: skip
 
-_TID = "c.thread & 16777215"
-
-
-@makes_source_of("OSRT_FILE_ACCESS_DESCRIPTORS")
-def files(schema: Schema, table: str) -> Source:
-    columns = {**integers(schema, table, "file:fileAccessId"), "path": schema.text(table, "filePath")}
-    transform = Transform({"path": "nullif(path, '')"}, where="file IS NOT NULL", order="")
-    return Source(table, columns, {"files": transform})
-
-
-_LIBRARIES = {"CUBLAS_EVENTS": "cuBLAS", "CUDNN_EVENTS": "cuDNN"}
-
-
-@makes_source_of(*_LIBRARIES)
-def library_calls(schema: Schema, table: str) -> Source:
-    makes = {"library_calls": Transform({"library": f"'{_LIBRARIES[table]}'"})}
-    return Source(table, integers(schema, table, NAMED), makes, _rows_before(schema, table, _LIBRARIES))
+for _table, _library in (("CUBLAS_EVENTS", "cuBLAS"), ("CUDNN_EVENTS", "cuDNN")):
+    declare(_table, NAMED, library_calls=Transform({"library": f"'{_library}'"}))
 
 
 # ENUM_SAMPLING_THREAD_STATE
@@ -212,23 +173,20 @@ _THREAD_STATES = dict(enumerate((
     "initialized", "transition",
 ), 1))  # fmt: skip
 _STATE = f"CASE WHEN state > 0 THEN {labelled('state', _THREAD_STATES)} END"
-_ON_THREAD = "thread:globalTid cpu state:threadState"
+_ON_THREAD = "time:start thread:globalTid cpu state:threadState"
 
 
 @makes_source_of("COMPOSITE_EVENTS")
 def host_samples(schema: Schema, table: str) -> Source:
     chain = "chain:id" if schema.has("SAMPLING_CALLCHAINS") else "chain"
-    columns = integers(schema, table, f"{_ON_THREAD} weight:cpuCycles {chain}")
-    transform = Transform({"state": _STATE, "is_python": "0"}, order="time")
-    return Source(table, {"time": schema.time(table, "start"), **columns}, {"host_samples": transform})
+    columns = columns_of(schema, table, f"{_ON_THREAD} weight:cpuCycles {chain}")
+    return Source(table, columns, {"host_samples": Transform({"state": _STATE, "is_python": "0"}, order="time")})
 
 
-@makes_source_of("SCHED_EVENTS")
-def sched_events(schema: Schema, table: str) -> Source:
-    columns = integers(schema, table, f"{_ON_THREAD} is_in:isSchedIn block_id:threadBlock")
-    fields = {"is_in": "is_in <> 0", "state": _STATE, "block": "b.label"}
-    transform = Transform(fields, {"b": "LEFT JOIN thread_blocks b ON b.id = block_id"}, order="time")
-    return Source(table, {"time": schema.time(table, "start"), **columns}, {"sched_events": transform})
+_SCHEDULED = {"is_in": "is_in <> 0", "state": _STATE, "block": "b.label"}
+_BLOCK = {"b": "LEFT JOIN thread_blocks b ON b.id = block_id"}
+declare("SCHED_EVENTS", f"{_ON_THREAD} is_in:isSchedIn block_id:threadBlock",
+    sched_events=Transform(_SCHEDULED, _BLOCK, order="time"))  # fmt: skip
 
 
 _CHAIN_TABLES = {"SAMPLING_CALLCHAINS": "sample", "OSRT_CALLCHAINS": "os", "CUDA_CALLCHAINS": "cuda"}
@@ -279,8 +237,8 @@ def call_chains(schema: Schema, table: str) -> Source:
         if schema.has_column(table, column)
     ]
     wanted = "chain:id depth:stackDepth function_id:symbol module_id:module"
-    columns = {**integers(schema, table, wanted), "flags": f"CAST({' + '.join(marks) or 0} AS INTEGER)"}
-    return Source(table, columns, _stacks(_CHAIN_TABLES[table]), _rows_before(schema, table, _CHAIN_TABLES))
+    columns = {**columns_of(schema, table, wanted), "flags": f"CAST({' + '.join(marks) or 0} AS INTEGER)"}
+    return Source(table, columns, _stacks(_CHAIN_TABLES[table]))
 
 
 def _number_at(byte: str) -> str:
@@ -319,10 +277,7 @@ def _python_samples(first_row: int) -> dict[str, Transform]:
     return {"host_samples": samples, **_stacks("python", _PYTHON_FRAMES)}
 
 
-@makes_source_of("PROFILER_OVERHEAD")
-def profiler_overhead(schema: Schema, table: str) -> Source:
-    return Source(table, integers(schema, table, NAMED), {"profiler_overhead": Transform()})
-
+declare("PROFILER_OVERHEAD", NAMED, profiler_overhead=Transform())
 
 # ENUM_CUPTI_OVERHEAD_TYPE
 _OVERHEADS = {
@@ -332,40 +287,24 @@ _OVERHEADS = {
 }  # fmt: skip
 
 
-@makes_source_of("CUPTI_ACTIVITY_KIND_OVERHEAD")
-def cuda_overhead(schema: Schema, table: str) -> Source:
-    """Return the overhead that CUDA reports, of which the profiler's part belongs to `profiler_overhead`."""
-    columns = integers(schema, table, f"{THREAD_EVENT} correlation_id:correlationId overhead_type:overheadType")
-    name = {"name": labelled("overhead_type", _OVERHEADS)}
-    makes = {
-        "cuda_overhead": Transform(name, where="coalesce(overhead_type, 0) NOT BETWEEN 3 AND 5"),
-        "profiler_overhead": Transform(name, where="overhead_type BETWEEN 3 AND 5"),
-    }
-    return Source(table, columns, makes, schema.rows(["PROFILER_OVERHEAD"]))
+_OVERHEAD = {"name": labelled("overhead_type", _OVERHEADS)}
+# The overhead that CUDA reports, of which a part is the profiler's.
+declare("CUPTI_ACTIVITY_KIND_OVERHEAD", f"{THREAD_EVENT} correlation_id:correlationId overhead_type:overheadType",
+    profiler_overhead=Transform(_OVERHEAD, where="overhead_type BETWEEN 3 AND 5"),
+    cuda_overhead=Transform(_OVERHEAD, where="coalesce(overhead_type, 0) NOT BETWEEN 3 AND 5"))  # fmt: skip
 
 
 @makes_source_of("DIAGNOSTIC_EVENT")
 def diagnostics(schema: Schema, table: str) -> Source:
-    columns = {
-        "time": schema.optional_time(table, "timestamp"),
-        **integers(schema, table, "severity process:globalPid"),
-        "text": schema.text(table, "text"),
-    }
+    columns = columns_of(schema, table, "severity process:globalPid text")
     transform = Transform({"severity_name": labelled("severity", SEVERITIES)}, order="time")
-    return Source(table, columns, {"diagnostics": transform})
+    return Source(table, {"time": schema.optional_time(table, "timestamp"), **columns}, {"diagnostics": transform})
 
 
-@makes_source_of("PROCESSES")
-def processes(schema: Schema, table: str) -> Source:
-    columns = {**integers(schema, table, "process:globalPid pid"), "name": schema.text(table, "name")}
-    transform = Transform({"name": "nullif(name, '')"}, where="process IS NOT NULL", order="")
-    return Source(table, columns, {"processes": transform})
-
-
-@makes_source_of("ThreadNames")
-def threads(schema: Schema, table: str) -> Source:
-    columns = integers(schema, table, "thread:globalTid name_id:nameId priority")
-    return Source(table, columns, {"threads": Transform({"tid": _TID}, where="thread IS NOT NULL", order="row_id")})
+declare("PROCESSES", "process:globalPid pid name",
+    processes=Transform({"name": "nullif(name, '')"}, where="process IS NOT NULL", order=""))  # fmt: skip
+declare("ThreadNames", "thread:globalTid name_id:nameId priority",
+    threads=Transform(_TID, where="thread IS NOT NULL", order="row_id"))  # fmt: skip
 
 
 # OpenMP and OpenACC have a native table for each kind of event. The patterns match whole words only, because the file's
@@ -376,8 +315,8 @@ _OPENACC = re.compile(r"CUPTI_ACTIVITY_KIND_OPENACC_([A-Z0-9_]+)")
 
 def openmp(schema: Schema) -> list[Source]:
     return [
-        Source(table, integers(schema, table, NAMED), {"openmp_events": Transform({"kind": f"'{kind}'"})}, first_row)
-        for table, kind, first_row in _tables(schema, _OPENMP)
+        Source(table, columns_of(schema, table, NAMED), {"openmp_events": Transform({"kind": f"'{kind}'"})})
+        for table, kind in _tables(schema, _OPENMP)
     ]
 
 
@@ -393,14 +332,12 @@ def openacc(schema: Schema) -> list[Source]:
     return [
         Source(
             table,
-            integers(schema, table, wanted),
+            columns_of(schema, table, wanted),
             {"openacc_events": Transform({**fields, "kind": f"'{kind}'"}, joins)},
-            first_row,
         )
-        for table, kind, first_row in _tables(schema, _OPENACC)
+        for table, kind in _tables(schema, _OPENACC)
     ]
 
 
-def _tables(schema: Schema, pattern: re.Pattern[str]) -> list[tuple[str, str, int]]:
-    tables = [(name, match[1]) for name in sorted(schema.columns) if (match := pattern.fullmatch(name))]
-    return [(name, kind, _rows_before(schema, name, dict(tables))) for name, kind in tables]
+def _tables(schema: Schema, pattern: re.Pattern[str]) -> list[tuple[str, str]]:
+    return [(name, match[1]) for name in sorted(schema.columns) if (match := pattern.fullmatch(name))]
