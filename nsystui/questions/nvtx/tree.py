@@ -22,7 +22,6 @@ from nsystui.questions.nvtx.paths import (
     NO_NODE,
     Folding,
     Grouping,
-    NodeChains,
     NodeKind,
     Paths,
     TreeGrouping,
@@ -142,7 +141,6 @@ class NodeMaker:
     ranges: NvtxRanges
     grouping: Grouping
     paths: Paths
-    members: NodeChains
     totals: Totals
     _medians: dict[int, float] = field(default_factory=dict, repr=False)
     _orders: dict[tuple[int, Order], Ints] = field(default_factory=dict, repr=False)
@@ -154,7 +152,7 @@ class NodeMaker:
 
     def ranges_of(self, path: int) -> Ints:
         """Return the single ranges of a path, in their own order."""
-        indices = self.ranges.columns["by_chain"][self.chains.range_positions(self.members[path])]
+        indices = self.ranges.columns["by_chain"][self.chains.range_positions(self.paths.chains_of(path))]
         return np.sort(indices).astype(np.int64)
 
     @cached_property
@@ -191,7 +189,7 @@ class NodeMaker:
         if path < self.paths.groups:
             facts |= {"kind": self.grouping.groups[path].kind, "self_total": None, "gpu_median": None}
         elif self.is_single(path):
-            facts["index"] = int(self.chains.sample[self.members[path][0]])
+            facts["index"] = int(self.chains.sample[self.paths.chains_of(path)[0]])
         else:
             facts["child_count"] = inner_count + 1 if inner_count else count
             facts["gpu_median"] = self.median(path) if self.totals.projected[path] else None
@@ -221,7 +219,7 @@ class NodeMaker:
     def median(self, path: int) -> float:
         """Return the median projected duration of a path's ranges, ns; NaN without launches."""
         if path not in self._medians:
-            durations = self.ranges.columns["gpu_by_chain"][self.chains.range_positions(self.members[path])]
+            durations = self.ranges.columns["gpu_by_chain"][self.chains.range_positions(self.paths.chains_of(path))]
             durations = durations[durations >= 0]
             self._medians[path] = float(np.median(durations)) if len(durations) else np.nan
         return self._medians[path]
@@ -281,7 +279,7 @@ class NodeMaker:
     def _owner(self, path: int) -> tuple[int | None, str | None, int | None]:
         grouping = self.grouping
         group = grouping.groups[path] if path < self.paths.groups else None
-        lane = group.lane if group else self.ranges.lanes[int(self.chains.lane[self.members[path][0]])]
+        lane = group.lane if group else self.ranges.lanes[int(self.chains.lane[self.paths.chains_of(path)[0]])]
         one_thread = group.kind is NodeKind.THREAD if group else grouping.one_thread
         rank, role = lane.rank if grouping.one_rank else None, lane.role if grouping.one_role else None
         return rank, role, lane.thread if one_thread else None
@@ -312,8 +310,7 @@ class NvtxTree:
         group_parents = [group.parent for group in grouping.groups]
         chains = ranges.columns.chains
         paths = group_by_path(ranges.names, chains, group_parents, grouping.of_chain, fold=Folding(fold))
-        members = NodeChains.of(paths)
-        return cls(ranges, by, NodeMaker(ranges, grouping, paths, members, add_up(chains, paths, members)))
+        return cls(ranges, by, NodeMaker(ranges, grouping, paths, add_up(chains, paths)))
 
     def __len__(self) -> int:
         return len(self.maker.paths)
