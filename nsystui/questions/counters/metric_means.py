@@ -122,9 +122,10 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
     ``described`` is the share of time that samples describe, ``resolved`` the share in intervals with two samples.
     """
     sources = metric_sources(job.session, selection, every=True)
+    subject, subject_columns = SUBJECTS[group_by]
     if not sources:
-        return metrics_answer(job, f"{group_by}-metrics", (*SUBJECT_COLUMNS[group_by], *DERIVED), [])
-    (pieces_on, rows_of), sums = SUBJECTS[group_by](job, selection), _Sums()
+        return metrics_answer(job, f"{group_by}-metrics", (*subject_columns, *DERIVED), [])
+    (pieces_on, rows_of), sums = subject(job, selection), _Sums()
     for gpu in dict.fromkeys([*users_of_gpus(job, selection), *((source.report, source.gpu) for source in sources)]):
         gpu_sources = [source for source in sources if (source.report, source.gpu) == gpu]
         _add_gpu(sums, job, gpu, gpu_sources, pieces_on(gpu), group_by in _BY_KERNELS)
@@ -144,7 +145,7 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
     busiest, occupancy = _busiest(families, count), _occupancy(families, count)
     counts = sums.of(_COUNTED, count)
     are_single = group_by == "step"  # a row is one interval, left out if it has fewer than two samples
-    columns = (*SUBJECT_COLUMNS[group_by], *(() if are_single else (_COUNT, _TOTAL)))
+    columns = (*subject_columns, *(() if are_single else (_COUNT, _TOTAL)))
     table_rows: list[Row] = []
     resolved, order = sums.of(_RESOLVED, count), np.argsort(-length, kind="stable")
     is_shown = (counts > 0) & (resolved > 0) if are_single else counts > 0
@@ -342,19 +343,14 @@ def _by_collective(job: OpenJob, selection: Selection) -> Subject:
     return partial(_intervals, spans), lambda: list(numbers)
 
 
-SUBJECT_COLUMNS = {
-    "kernel": (NAME,),
-    "range": (Column("name", header="Range", label="range"),),
-    "step": (RANK, STEP, START.with_importance(1), DURATION),
-    "collective": (COLLECTIVE, Column("message_size", header="Message Size (B)", label="bytes", unit=Unit.BYTES)),
+_BYTES = Column("message_size", header="Message Size (B)", label="bytes", unit=Unit.BYTES)
+SUBJECTS: dict[str, tuple[Callable[[OpenJob, Selection], Subject], tuple[Column, ...]]] = {
+    "kernel": (_by_kernel, (NAME,)),
+    "range": (_by_range, (Column("name", header="Range", label="range"),)),
+    "step": (_by_step, (RANK, STEP, START.with_importance(1), DURATION)),
+    "collective": (_by_collective, (COLLECTIVE, _BYTES)),
 }
-SUBJECTS: dict[str, Callable[[OpenJob, Selection], Subject]] = {
-    "kernel": _by_kernel,
-    "range": _by_range,
-    "step": _by_step,
-    "collective": _by_collective,
-}
-"""The subjects that means are grouped by."""
+"""The subjects that means are grouped by, with their columns."""
 
 
 # -- the GPUs ---------------------------------------------------------------------------------------------------------
