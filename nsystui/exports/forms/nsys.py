@@ -1,7 +1,7 @@
 """The forms that nsys writes: reports (``.nsys-rep``, ``.qdrep``), and directories of Parquet files.
 
-``nsys`` itself exports a report. ``nsys export -t parquetdir`` writes a Parquet file for each native table: tables,
-named by their files, and columns are the same as in the SQLite export.
+``nsys`` itself exports a report. ``nsys export -t parquetdir`` writes a Parquet file for each native table, with the
+columns of the SQLite export.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ TABLES = frozenset({*MAKERS, *gpu.GRAPH_NODE_TABLES})
 def sources(schema: Schema) -> list[Source]:
     """Return the sources of the native tables in ``schema``, with rows or without, GPU work first.
 
-    If several fill a canonical table, each continues the row numbers of the one before.
+    Sources of one canonical table number its rows one after another.
     """
     existing = [make(schema, table) for table, make in MAKERS.items() if schema.exists(table)]
     existing += gpu.graph_nodes(schema) + network.efa_samples(schema) + host.openmp(schema) + host.openacc(schema)

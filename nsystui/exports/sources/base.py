@@ -63,11 +63,10 @@ POSSIBLE_RANGE = _times(["start", "end"], may_be_open=True).possible
 class Transform:
     """DuckDB's SQL that turns ``chunk`` (as ``c``) into the fields of one canonical table.
 
-    `completed` adds the fields that ``fields`` lacks. ``joins`` are the lookups by the alias that the fields use.
-    ``where`` is SQL that SQLite also understands. ``times`` excludes rows with impossible times; ``None`` if rows need
-    no times, or all are valid. ``order`` is the column that sorts a chunk's rows, if any. ``first_choice`` has shorter
-    SQL for fields; their full SQL is needed only if it gives NULL. ``rows``: a DuckDB query over ``chunk`` for the
-    table's rows, if they are not the chunk's.
+    `completed` adds missing ``fields``. ``joins`` are the lookups by the alias that the fields use. ``where`` is SQL
+    that SQLite also understands. ``times`` excludes rows with impossible times, if any. ``order`` is the column that
+    sorts a chunk's rows. ``first_choice`` has shorter SQL for fields; their full SQL is needed only if it gives NULL.
+    ``rows``: a DuckDB query over ``chunk`` for the table's rows, if they are not the chunk's.
     """
 
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -202,7 +201,7 @@ def makes_source_of(*tables: str) -> Callable[[_Maker], _Maker]:
 
 
 def declare(table: str, wanted: str, **makes: Transform) -> None:
-    """Register the source of a native table with columns as in `columns_of`, and its transforms."""
+    """Register the source of a native table with columns for `columns_of`."""
     MAKERS[table] = lambda schema, table: Source(table, columns_of(schema, table, wanted), makes)
 
 
@@ -228,7 +227,7 @@ _READ = dict.fromkeys(("start", "end", "time"), Schema.time) | dict.fromkeys(
 
 
 def columns_of(schema: Schema, table: str, wanted: str) -> dict[str, str]:
-    """Return SQL for columns, named as in `native_columns`: integers, if the name is not that of a time or a text."""
+    """Return SQL for columns, named as in `native_columns`: integers, except times and texts, known by name."""
     return {
         name: _READ.get(name, Schema.integer)(schema, table, native) for name, native in native_columns(wanted).items()
     }
@@ -237,14 +236,13 @@ def columns_of(schema: Schema, table: str, wanted: str) -> dict[str, str]:
 THREAD_EVENT = "start end thread:globalTid"
 """NVIDIA's columns of an event on a thread, by our names."""
 NAMED = f"{THREAD_EVENT} name_id:nameId"
-"""The same with a name."""
 
 
 def completed(source: Source) -> Source:
-    """Return the source with the SQL of all fields of its tables, and the rule for the times of their rows.
+    """Return the source with all fields of its tables, and the rule for the times of their rows.
 
-    By default a field is the chunk's column of that name, where a missing device or stream is UNKNOWN. Without such a
-    column, the row is the rowid, the process the thread's, and the name the string ``name_id``.
+    By default a field is the chunk's column of that name; a missing device or stream is UNKNOWN. Without a column, the
+    row is the rowid, the process the thread's, and the name the string ``name_id``.
     """
     row = f"row_id + {source.first_row}" if source.first_row else "row_id"
     without_column = {"row": row, "process": process_of('c."thread"'), "name": "s.value"}
@@ -272,7 +270,6 @@ OF_GPU = (
     "process:globalPid device:deviceId context:contextId green_context:greenContextId stream:streamId "
     "correlation_id:correlationId"
 )
-"""NVIDIA's columns that identify work of a GPU, by our names."""
 GPU_EVENT = f"start end {OF_GPU}"
 GPU_PROCESS = {"process": f'coalesce(c."process", {canonical.NO_PROCESS})'}
 

@@ -65,7 +65,7 @@ declare("CUPTI_ACTIVITY_KIND_MEMSET", f"{GPU_EVENT} bytes memory_kind:memKind gr
 declare("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", f"{GPU_EVENT} graph_id:graphId graph_exec_id:graphExecId",
     graph_launches=Transform(GPU_PROCESS))  # fmt: skip
 
-# The functions of ``cudaLaunchHostFunc``, and of graphs' host nodes
+# Of ``cudaLaunchHostFunc`` and of graphs' host nodes
 declare("CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH",
     f"{GPU_EVENT} graph_node_id:graphNodeId graph_id:graphId",
     host_functions=Transform(GPU_PROCESS))  # fmt: skip
@@ -99,7 +99,7 @@ _EVENT_FIELDS = GPU_PROCESS | {
 declare("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", f"{GPU_EVENT} {_EVENT} sync_kind:syncType",
     syncs=Transform(_EVENT_FIELDS | {"sync_type": labelled("sync_kind", SYNC_TYPES)}))  # fmt: skip
 
-# Where events were recorded; their API calls have the times.
+# The API calls of recorded events have the times.
 declare("CUPTI_ACTIVITY_KIND_CUDA_EVENT", f"{OF_GPU} {_EVENT}",
     cuda_events=Transform(_EVENT_FIELDS, order=""))  # fmt: skip
 

@@ -155,7 +155,7 @@ def os_calls(schema: Schema, table: str) -> Source:
 
 
 _TID = {"tid": "c.thread & 16777215"}
-"""A thread's number: the lowest 24 bits of a globalTid, which a file access's ``threadId`` may be too."""
+"""The lowest 24 bits of a globalTid; a file access's ``threadId`` may be a globalTid, too."""
 declare("OSRT_FILE_ACCESS_EVENTS",
     "start:startedAt end:endedAt thread:threadId name_id:apiCallId file:fileAccessId bytes:bytesProcessed",
     file_accesses=Transform(_TID))  # fmt: skip

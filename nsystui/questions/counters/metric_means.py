@@ -131,14 +131,9 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
         _add_gpu(sums, job, gpu, gpu_sources, pieces_on(gpu), group_by in _BY_KERNELS)
     rows = rows_of()
     metrics, count = tuple(dict.fromkeys(source.metric for source in sources)), len(rows)
-    means = np.full((len(metrics), count), np.nan)
-    for number, metric in enumerate(metrics):
-        time = sums.of(f"{metric} time", count)
-        np.divide(sums.of(f"{metric} value", count), time, out=means[number], where=time > 0)
+    means = np.stack([_quotient(sums.of(f"{key} value", count), sums.of(f"{key} time", count)) for key in metrics])
     length = sums.of(_LENGTH, count)
-    shares = np.full((2, count), np.nan)
-    for number, key in enumerate((_DESCRIBED, _RESOLVED)):
-        np.divide(100.0 * sums.of(key, count), length, out=shares[number], where=length > 0)
+    shares = np.stack([_quotient(100.0 * sums.of(key, count), length) for key in (_DESCRIBED, _RESOLVED)])
     sample_counts = sums.of(_SAMPLES, count).astype(int).tolist()
     alone = sums.of(_ALONE, count).astype(int).tolist() if group_by in _BY_KERNELS else [None] * count
     families = _by_family(sources, metrics, means)
@@ -156,6 +151,12 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
     is_long = resolved.sum() >= _MOSTLY * length.sum()
     notes = () if table_rows and is_long else _means_notes(job, group_by, bool(table_rows))
     return metrics_answer(job, f"{group_by}-metrics", (*columns, *DERIVED, *columns_of(sources)), table_rows, notes)
+
+
+def _quotient(dividends: Floats, divisors: Floats) -> Floats:
+    """Return quotients; NaN without a positive divisor."""
+    quotients: Floats = np.divide(dividends, divisors, out=np.full(len(divisors), np.nan), where=divisors > 0)
+    return quotients
 
 
 def _add_gpu(
@@ -237,9 +238,9 @@ def _occupancy(shares: dict[str, Floats], count: int) -> list[Value]:
     """
     warps = next((values for label, values in shares.items() if label.lower() == _WARPS), None)
     active = shares.get("SM active")
-    occupancy = np.full(count, np.nan)
-    if warps is not None and active is not None:
-        np.divide(100.0 * warps, active, out=occupancy, where=active >= _MIN_ACTIVE)
+    if warps is None or active is None:
+        return [None] * count
+    occupancy = _quotient(100.0 * warps, np.where(active >= _MIN_ACTIVE, active, 0.0))
     return plain_values(np.where(occupancy <= 100.0, occupancy, np.nan))
 
 
@@ -350,7 +351,7 @@ SUBJECTS: dict[str, tuple[Callable[[OpenJob, Selection], Subject], tuple[Column,
     "step": (_by_step, (RANK, STEP, START.with_importance(1), DURATION)),
     "collective": (_by_collective, (COLLECTIVE, _BYTES)),
 }
-"""The subjects that means are grouped by, with their columns."""
+"""What means are grouped by, with the columns."""
 
 
 # -- the GPUs ---------------------------------------------------------------------------------------------------------

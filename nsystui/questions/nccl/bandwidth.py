@@ -85,7 +85,7 @@ def sizes_moved(kernels: pd.DataFrame) -> tuple[Floats, Floats]:
 
 
 def sizes_and_times(kernels: pd.DataFrame) -> dict[str, tuple[Floats, Floats]]:
-    """Return the kernels' size and time for each bandwidth, for `rate`."""
+    """Return size and time of each bandwidth, for `rate`."""
     spent = (kernels["end"] - kernels["start"]).astype("Int64").to_numpy(np.float64, na_value=np.nan)
     algorithm, bus, transfer = (kernels[key].to_numpy(np.float64) for key in ("algorithm_size", "bus_size", "transfer"))
     return {"algbw": (algorithm, spent), "busbw": (bus, spent), "busbw_without_wait": (bus, transfer)}

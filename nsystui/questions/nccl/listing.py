@@ -115,8 +115,7 @@ def nccl_listing(
     ``row``: the summary row's values by group (``None``: unknown), or empty to select everything. ``partners`` counts
     the calls of the kernel, or the kernels of the call; the ``partner_…`` columns make the `EventKey` of the first. A
     call's row has the name, time and bandwidth of its first kernel, which may also have run other calls; a kernel's
-    name is not the operation that ran. ``algbw``, ``busbw`` and ``exposed`` are per kernel, see `nccl_summary`.
-    ``step`` needs `in_steps`.
+    name is not the operation that ran. ``step`` needs `in_steps`.
     """
     is_kernel = what == KERNEL
     matching = _rows(pairing.kernels if is_kernel else pairing.calls, row)

@@ -94,10 +94,8 @@ def _missing(job: OpenJob, kernels: pd.DataFrame, communication: pd.DataFrame, h
             f"message sizes are unknown, and collectives are known from kernel names only; {record}"
         )
     if idle := with_calls - with_kernels:
-        owners = _of(job, idle, all_tasks)
-        yield (
-            f"NCCL calls but no NCCL kernels{owners}: {recording_advice(session, session.reports, canonical.KERNELS)}"
-        )
+        advice = recording_advice(session, session.reports, canonical.KERNELS)
+        yield f"NCCL calls but no NCCL kernels{_of(job, idle, all_tasks)}: {advice}"
     if without := with_calls - with_sizes:
         advice = sizes_advice((report_at(session, task.report) for task in without), has_log)
         yield f"no message sizes{_of(job, without, all_tasks)}: {advice}"
@@ -178,7 +176,6 @@ def nccl_summary(
     rows of a group differ. Figures are of whole kernels and calls (docs/nccl.md#bandwidth):
 
     * ``share``: the share of a kernel row in the time of all selected kernels and copies of NCCL, whatever the filter
-    * ``exposed``, ns: a sum; the GPU screen's exposed time, a union, may be less
     * ``fastest``, ns: the mean, over the kernels, of the job's shortest kernel of the same collective, size and number
       of ranks, if the size of each is known
 
@@ -198,12 +195,8 @@ def nccl_summary(
         blocks[0]["share"] = 100.0 * blocks[0]["total"].astype("float64") / (time or np.nan)
     group_columns = tuple(replace(COLUMNS[grouping], importance=0) for grouping in by)
     keys = {column.key for column in group_columns}
-    columns = (
-        *((_WHAT,) if what is None else ()),
-        *group_columns,
-        *(column for column in _SHARED if column.key not in keys),
-        *_COSTS,
-    )
+    shared = (column for column in _SHARED if column.key not in keys)
+    columns = (*((_WHAT,) if what is None else ()), *group_columns, *shared, *_COSTS)
     frame = pd.concat(blocks, ignore_index=True)
     if NcclProperty.BACKEND not in by and (frame["backend"] == NCCL_BACKEND).all():
         columns = for_files(columns, {"backend"})

@@ -1,7 +1,5 @@
 """The sums of a debug log, or of some training iterations in it, added up while it is read.
 
-Calls are counted by kind, not stored.
-
 Memory grows with the number of different message sizes, GPUs and communicators, not with the log.
 """
 
@@ -67,9 +65,9 @@ def steps_of(text: str) -> IterationSpan:
 class StepCut:
     """A filter for the lines of some iterations, log by log.
 
-    The lines from iteration N's training line to the next training line count as N's, as in ``1-separate-steps.awk`` of
-    ``nsys-profiling`` (its ``44 < N <= 50`` is 45:50). NeMo writes the line when the iteration is over, so these are
-    the calls of the next iteration. Communicators and their topology always pass, because they precede the training.
+    The lines from iteration N's training line to the next training line count as N's, as in ``1-separate-steps.awk``.
+    NeMo writes the line when the iteration is over, so these are the calls of the next iteration. Communicators and
+    their topology always pass, because they precede the training.
 
     ``heard``: the iterations of the training lines; ``chosen``: how many of them passed; ``outside``: the number of
     calls left out.

@@ -108,7 +108,6 @@ class Node:
 
 
 _Facts = dict[str, Any]
-"""Fields of a node."""
 
 
 def _node(totals: Totals, row: int, facts: _Facts) -> Node:
