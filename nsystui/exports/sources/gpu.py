@@ -65,7 +65,7 @@ declare("CUPTI_ACTIVITY_KIND_MEMSET", f"{GPU_EVENT} bytes memory_kind:memKind gr
 declare("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", f"{GPU_EVENT} graph_id:graphId graph_exec_id:graphExecId",
     graph_launches=Transform(GPU_PROCESS))  # fmt: skip
 
-# Of ``cudaLaunchHostFunc`` and of graphs' host nodes
+# Of ``cudaLaunchHostFunc`` and graphs' host nodes
 declare("CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH",
     f"{GPU_EVENT} graph_node_id:graphNodeId graph_id:graphId",
     host_functions=Transform(GPU_PROCESS))  # fmt: skip

@@ -351,7 +351,7 @@ SUBJECTS: dict[str, tuple[Callable[[OpenJob, Selection], Subject], tuple[Column,
     "step": (_by_step, (RANK, STEP, START.with_importance(1), DURATION)),
     "collective": (_by_collective, (COLLECTIVE, _BYTES)),
 }
-"""What means are grouped by, with the columns."""
+"""What means are grouped by, with columns."""
 
 
 # -- the GPUs ---------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def of_each_report(
     ``compute`` makes missing and invalid arrays (``is_valid``) from a session of their reports: all in one call, or in
     runs whose rows of ``table`` fit into memory, each saved before the next run. ``activity`` names the computation in
     progress messages. With ``in_memory``, the session also keeps the arrays. With ``kept``, none are made. ``version``
-    replaces the version of ``compute``.
+    is used instead of ``compute``'s.
     """
     version = version or _version(session, compute)
     results: dict[int, Arrays] = {}
