@@ -11,7 +11,7 @@ from synthetic import training_job
 
 import nsystui
 from nsystui.cli import main
-from nsystui.questions.blocking.gain import Standing
+from nsystui.questions.blocking.budget import Standing
 
 PAGE = Path(__file__).parents[1] / "nsystui/docs/python.md"
 

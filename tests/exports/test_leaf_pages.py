@@ -49,7 +49,7 @@ def decoded(path: Path, table: str, first: int = -(1 << 62), last: int = 1 << 62
 
 
 def _bytes_of(view: np.ndarray, buffer: np.ndarray) -> bytes:
-    """Return the bytes of one of Arrow's binary views: the length, and 12 bytes or where they are."""
+    """Return the bytes of one of Arrow's binary views: up to 12 bytes, or number and offset of a buffer."""
     length, first, number, start = view.tolist()
     if length <= 12:
         assert not any(view.tobytes()[4 + length :])

@@ -15,11 +15,17 @@ from nsystui.base.answer import record
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.intervals import Intervals, union
-from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.host import HostEfficiency, HostTime
-from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, known_peak, mfu_of
-from nsystui.questions.efficiency.region import mfu_of_region
-from nsystui.questions.efficiency.result import Efficiency, Scaling, Sized, efficiency, scalability
+from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, known_peak, mfu_of, mfu_of_region
+from nsystui.questions.efficiency.result import (
+    DeviceEfficiency,
+    Efficiency,
+    Scalability,
+    Scaling,
+    Sized,
+    Useful,
+    efficiency,
+)
 from nsystui.questions.efficiency.tables import (
     MFU_COLUMNS,
     PARTS,
@@ -129,12 +135,12 @@ class TestScalability:
         ((1, 0), (1, 10), Scaling.STRONG, (None, None)),  # a job without useful time lacks the metric
     ])  # fmt: skip
     def test_strong_scaling_compares_the_sums_and_weak_scaling_the_means(self, here, there, scaling, expected):
-        found = scalability(self.of(*here), self.of(*there), scaling)
+        found = Scalability(scaling, self.of(*here), self.of(*there))
         assert found.computation == expected[0] and found.overall == pytest.approx(expected[1])
 
     def test_windows_of_other_work_are_told(self):
         def note(here: int | None, there: int | None) -> str:
-            return scalability(self.of(2, 10, here), self.of(1, 10, there), Scaling.STRONG).note
+            return Scalability(Scaling.STRONG, self.of(2, 10, here), self.of(1, 10, there)).note
 
         assert "the work differs: 5 steps here, 9 in the baseline" in note(5, 9)
         assert "both have 5 steps" in note(5, 5)

@@ -12,7 +12,7 @@ from synthetic.gpu_program import NCCL, Program
 from triaging import finding, triaged
 
 from nsystui.cli import main
-from nsystui.questions.blocking.gain import Gain, Standing
+from nsystui.questions.blocking.budget import Gain, Standing
 
 US, MS = 1_000, 1_000_000
 STEPS = 12

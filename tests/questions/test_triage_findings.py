@@ -3,8 +3,8 @@
 from contextlib import closing
 
 import pytest
-from support import open_job, session_over
-from synthetic import illnesses, rare_illnesses
+from support import open_job
+from synthetic import rare_illnesses
 from synthetic.illnesses import one_gpu
 from synthetic.writing.host import Frame
 from synthetic.writing.target import CaptureSession as DemoSession
@@ -12,7 +12,6 @@ from triaging import finding, told, triaged
 
 from nsystui.base.selection import Selection
 from nsystui.questions.compare import Side
-from nsystui.questions.host.mpi_exchanges import exchanges
 from nsystui.questions.triage.baseline import against
 from nsystui.questions.triage.finding import Severity
 
@@ -145,11 +144,3 @@ def test_every_leading_long_call_of_mpi_sets_a_connection_up_and_ranks_that_wait
         never=("longest", "shortest", "Look at what rank"),
     )
     assert one.severity is Severity.INFO
-
-
-def test_what_a_rank_waits_for_another_is_no_exchange(tmp_path):
-    """Each pair exchanges 8 MiB 20 times, in 5 ms or in 1 ms."""
-    with closing(session_over(*illnesses.slow_pair(tmp_path).paths)) as session:
-        pairs = exchanges(session, Selection())
-    assert [(one.count, one.time, one.bytes) for one in pairs if one.time != 20 * MS] == [(20, 100 * MS, 160 << 20)]
-    assert len(pairs) == 6

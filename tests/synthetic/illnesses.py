@@ -308,36 +308,6 @@ def mpi_waits(folder: Path, schema: str = _SCHEMA, set_up: int = 0) -> Ill:
     return Ill(paths, 20 * 2 * MS // 2 + set_up)
 
 
-_ROUNDS = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
-
-
-def slow_pair(folder: Path, slow: tuple[int, int] = (0, 3), times: int = 5) -> Ill:
-    """Write four ranks that exchange 8 MiB with each other in turns, 1 ms a pair; `slow`: its time, ms.
-
-    Every rank begins a turn after its previous turn, so that the other ranks wait for the slow pair.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = tuple(folder / f"rank{rank}.sqlite" for rank in range(4))
-    calls: dict[int, list[tuple[int, int, int]]] = {rank: [] for rank in range(4)}
-    free = dict.fromkeys(range(4), MS)
-    for _ in range(20):
-        for pair in (pair for turn in _ROUNDS for pair in turn):
-            begin = max(free[rank] for rank in pair)
-            end = begin + (times if pair == slow else 1) * MS
-            for rank, peer in (pair, pair[::-1]):
-                calls[rank].append((free[rank], end, peer))
-                free[rank] = end
-    for rank, path in enumerate(paths):
-        with ExportWriter(path, _SCHEMA, session=CaptureSession(environment={"RANK": str(rank)})) as export:
-            gpu = OneGpu(export, rank)
-            export.mpi_rank(gpu.main, rank)
-            gpu.kernel(MS // 2, MS, launched=MS // 2 - 10_000)
-            for start, end, peer in calls[rank]:
-                export.mpi_p2p(gpu.main, start, end, "MPI_Sendrecv", peer=peer, size=8 << 20)
-            gpu.kernel(free[rank], free[rank] + MS, launched=free[rank] - 10_000)
-    return Ill(paths, 0)
-
-
 def _mpi_writer(gpu: OneGpu, rank: int) -> Callable[[str, int, int], None]:
     """Return a writer of MPI calls (name, start, end) in the form of the schema version."""
     export, main = gpu.export, gpu.main

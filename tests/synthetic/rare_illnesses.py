@@ -236,7 +236,6 @@ VARIANTS: Final[dict[str, Callable[[Path], object]]] = {
     "unfused-alike": _in(illnesses.unfused, kinds=2),
     "starved-pins": _in(illnesses.starved, pin_ms=17),
     "preempted-alone": _in(illnesses.preempted, others=False),
-    "pair-even": partial(illnesses.slow_pair, times=1),
     "stages-even": partial(illnesses.pipeline_stages, slow=1.0, of_names=False),
     "stages-named": partial(illnesses.pipeline_stages, slow=1.0),
     "errors-of-all-kinds": _in(capture_errors, codes=(1, 214, 217, 700, 702, 710, 714, 715, 716, 717, 718, 719, 801)),

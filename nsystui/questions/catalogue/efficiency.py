@@ -9,9 +9,8 @@ from nsystui.questions.queries.question import Option, Question, ShownRows, Titl
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
-    from nsystui.questions.efficiency.device import Useful
     from nsystui.questions.efficiency.mfu import MfuRequest
-    from nsystui.questions.efficiency.result import Sized
+    from nsystui.questions.efficiency.result import Sized, Useful
     from nsystui.questions.job.job import OpenJob
 
 TABLES = {
@@ -37,7 +36,7 @@ class _Options(NamedTuple):
 
 def _read(values: Values) -> _Options:
     from nsystui.base.errors import UsageError
-    from nsystui.questions.efficiency.device import Useful
+    from nsystui.questions.efficiency.result import Useful
 
     mfu = _mfu_request(values)
     tables = chosen_tables(values["tables"], tuple(TABLES), tuple(TABLES))
@@ -84,16 +83,15 @@ def _tables(job: OpenJob, selection: Selection, options: _Options) -> list[Title
     from dataclasses import replace
 
     from nsystui.questions.efficiency import tables
-    from nsystui.questions.efficiency.mfu import mfu_of
-    from nsystui.questions.efficiency.region import mfu_of_region
-    from nsystui.questions.efficiency.result import Scaling, Sized, efficiency, scalability, steps_in
+    from nsystui.questions.efficiency.mfu import mfu_of, mfu_of_region
+    from nsystui.questions.efficiency.result import Scalability, Scaling, Sized, efficiency, steps_in
 
     result = efficiency(job, selection, options.useful)
     compute_mfu = mfu_of if options.mfu is None or options.mfu.region is None else mfu_of_region
     scaled = None
     if options.baseline is not None:
         size = Sized(result.device, steps_in(job, result, options.step_range))
-        scaled = scalability(size, options.baseline, Scaling(options.scaling))
+        scaled = Scalability(Scaling(options.scaling), size, options.baseline)
     answers: dict[str, Any] = {
         "breakdown": lambda: tables.breakdown_table(result),
         "device": lambda: tables.device_table(result, scaled),

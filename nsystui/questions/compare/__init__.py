@@ -8,13 +8,6 @@ from nsystui.questions.compare.summary import TABLES, ComparisonOptions, Compari
 from nsystui.questions.compare.verdict import Verdict
 
 __all__ = [
-    "TABLES",
-    "Compared",
-    "ComparisonOptions",
-    "ComparisonSummary",
-    "Side",
-    "Verdict",
-    "job_labels",
-    "summary",
+    "TABLES", "Compared", "ComparisonOptions", "ComparisonSummary", "Side", "Verdict", "job_labels", "summary",
     "worded",
-]
+]  # fmt: skip

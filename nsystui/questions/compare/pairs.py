@@ -110,26 +110,15 @@ def columns_of(extra: Extra, basis: Basis) -> list[Column]:
         pair.append(side_column(f"{extra.key}_{side.lower()}", header=header, label=label))
     if not extra.difference:
         return pair
-    change = Column(
-        f"{extra.key}_difference",
-        header=f"{extra.title} Difference{per} (ns)",
-        label=extra.difference,
-        unit=Unit.CHANGE,
-        decimals=decimals,
-        importance=max(extra.importance - 1, 0),
-    )
-    return [change, *pair]
+    key, header = f"{extra.key}_difference", f"{extra.title} Difference{per} (ns)"
+    change = Column(key, header=header, label=extra.difference, unit=Unit.CHANGE, decimals=decimals)
+    return [change.with_importance(max(extra.importance - 1, 0)), *pair]
 
 
 def compared(
-    name: str,
-    names: Sequence[Column],
-    sides: tuple[Mapping[Key, Measured], Mapping[Key, Measured]],
-    basis: Basis,
-    notes: Sequence[str] = (),
-    extras: Sequence[Extra] = (),
-    what: str = "",
-) -> Compared:
+    name: str, names: Sequence[Column], sides: tuple[Mapping[Key, Measured], Mapping[Key, Measured]], basis: Basis,
+    notes: Sequence[str] = (), extras: Sequence[Extra] = (), what: str = "",
+) -> Compared:  # fmt: skip
     """Return the table of two sides, largest difference first; ``names`` are the key columns of ``sides``.
 
     If a side has no ranks in ``basis``, its values are missing, and no row is new or gone.

@@ -214,14 +214,8 @@ def worded(answer: T) -> T:
         cells = [format_cell(unit, value) for unit, value in zip(units, answer.cells(key), strict=True)]
         return align_decimal(cells) if cells else []
 
-    columns = (
-        answer.cells("what"),
-        aligned("a", format_value),
-        aligned("b", format_value),
-        aligned("difference", _signed),
-        answer.cells("ratio"),
-        answer.cells("table"),
-    )
+    values = aligned("a", format_value), aligned("b", format_value), aligned("difference", _signed)
+    columns = answer.cells("what"), *values, answer.cells("ratio"), answer.cells("table")
     return replace(answer, columns=_WORDED, rows=list(zip(*columns, strict=True)))
 
 
@@ -236,11 +230,9 @@ def _signed(unit: Unit, value: Value) -> str:
 def _steps(a: Side, b: Side, step_range: str | None, main: Verdict | None) -> Iterator[_Line]:
     first, second = (spreads(side, step_range)[STEP] for side in (a, b))
     if first.count or second.count:
-        by_step = next(
-            (item for item in (main, main and main.also) if item is not None and item.basis is ComparedBy.STEP), None
-        )
-        if by_step is not None:
-            yield _Line("step time, mean", "ns", by_step.a.unit, by_step.b.unit, "steps")
+        for item in (main, main and main.also):
+            if item is not None and item.basis is ComparedBy.STEP:
+                yield _Line("step time, mean", "ns", item.a.unit, item.b.unit, "steps")
         yield _Line("step time, median", "ns", first.median, second.median, "steps")
         yield _Line("step time, p95", "ns", first.p95, second.p95, "steps")
         yield _Line("steps of all ranks", "count", first.count or None, second.count or None, "steps")
@@ -268,12 +260,9 @@ def _work(
     if kernels.a and kernels.b:
         common = [row for row in launched.records() if row["status"] == BOTH]
         single = [row for row in launched.records() if row["status"] != BOTH]
-        changes = {
-            "more calls": _total(common, "by_count"),
-            "longer calls": _total(common, "by_duration"),
-            **({"new and gone kernels": _total(single, "difference")} if single else {}),
-        }
-        for name, change in changes.items():
+        changes = [("more calls", _total(common, "by_count")), ("longer calls", _total(common, "by_duration"))]
+        changes += [("new and gone kernels", _total(single, "difference"))] if single else []
+        for name, change in changes:
             yield _Line(f"    {name}", "ns", None, None, "kernels", change)
     has_nccl = communication.cells("what")[:1] == [KERNEL]
     if has_nccl:

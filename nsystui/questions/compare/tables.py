@@ -168,17 +168,14 @@ def nccl(a: Side, b: Side) -> Compared:
         notes.append("rows are by collective alone because only one side has message sizes")
     notes += both(answers[0].notes, answers[1].notes)
     names = (_WHAT, *(COLUMNS[part] for part in group_by))
-    sides = [
-        {
-            tuple(row.get(column.key) for column in names): Measured(
-                _figures(row, exposed="exposed", size="bytes", busbw="busbw")
-            )
-            for row in answer.records()
-            if row["what"] == what
+
+    def measured(answer: TableAnswer) -> dict[Key, Measured]:
+        rows = {tuple(row.get(column.key) for column in names): row for row in answer.records() if row["what"] == what}
+        return {
+            key: Measured(_figures(row, exposed="exposed", size="bytes", busbw="busbw")) for key, row in rows.items()
         }
-        for answer in answers
-    ]
-    return compared("diff-nccl", names, (sides[0], sides[1]), basis, notes, _EXTRAS)
+
+    return compared("diff-nccl", names, (measured(answers[0]), measured(answers[1])), basis, notes, _EXTRAS)
 
 
 def _summary(side: Side, group_by: tuple[NcclProperty, ...]) -> TableAnswer:

@@ -267,22 +267,14 @@ class _Steps:
 
 
 def _steady_steps(side: Side, step_range: str | None) -> _Steps:
-    steps = side.job.steps(step_range)
-    tasks = side.tasks
-    times_by_task = {
-        task: times
-        for task, times in step_times(steps, side.selection.window).items()
-        if task in tasks and times.on_gpu
-    }
-    steady = {task: (times, times.first_steady) for task, times in times_by_task.items()}
-    return _Steps(
-        {
-            task: Window(int(times.start[first]), int((times.start + times.duration).max()))
-            for task, (times, first) in steady.items()
-        },
-        {task: len(times) - first for task, (times, first) in steady.items()},
-        frozenset(steps.of_task[task].name for task in times_by_task),
-    )
+    steps, tasks = side.job.steps(step_range), side.tasks
+    windows, counts = {}, {}
+    for task, times in step_times(steps, side.selection.window).items():
+        if task in tasks and times.on_gpu:
+            first = times.first_steady
+            windows[task] = Window(int(times.start[first]), int((times.start + times.duration).max()))
+            counts[task] = len(times) - first
+    return _Steps(windows, counts, frozenset(steps.of_task[task].name for task in windows))
 
 
 def _work(launched: Compared) -> float | None:

@@ -28,7 +28,6 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Array, Condition
 from nsystui.questions.algebra.intervals import Intervals, intervals_at, put_intervals, subtract
-from nsystui.questions.efficiency.device import ratio
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.mpi import is_mpi_range
@@ -103,6 +102,11 @@ def _merged(session: Session, table: sa.Table, reports: Iterable[Report], *more:
     is_placed = of_reports(columns.report, ends), columns.process.is_not(None), columns.start.is_not(None)
     query = sa.select(columns.report, columns.process, columns.start, end).where(*is_placed, *more)
     return times_by_task(session, query)
+
+
+def ratio(part: int, whole: int) -> float:
+    """Return ``part / whole``, or 0 if ``whole`` is 0."""
+    return part / whole if whole else 0.0
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,24 @@
 """A job's efficiency in a window common to all ranks, its factors in order, and the scaling between two jobs.
 
-Scalability compares jobs of different size (docs/numbers.md#device-efficiency). Both must have done the same work, such
-as equally many steps, in total (strong scaling) or per device (weak scaling).
+The efficiency of the GPUs is the useful part of their time (docs/numbers.md#device-efficiency). With Useful_d the
+useful time of device d, Moved_d its communication that no useful work hides, T the window and D the number of devices::
+
+    parallel efficiency      = Σ Useful_d / (D·T)   = load balance × communication × orchestration
+    load balance             = (Σ Useful_d / D) / max Useful_d
+    communication efficiency = max Useful_d / max (Useful_d + Moved_d)      (two independent maxima)
+    orchestration efficiency = max (Useful_d + Moved_d) / T
+
+A factor with a divisor of 0 is 0, as in DLB. `Useful` defines useful time; whole CUDA graphs always count as useful.
+
+Scalability compares jobs of different size. Both must have done the same work, such as equally many steps, in total
+(strong scaling) or per device (weak scaling).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from nsystui.base.answer import Unit
@@ -19,8 +29,7 @@ from nsystui.base.units import format_value
 from nsystui.exports.canonical import API_CALLS, MPI_CALLS, CanonicalTable
 from nsystui.exports.metadata import ALLOCATION_VARIABLE, SIZE_VARIABLES
 from nsystui.questions.capture.launch_account import lost_work, lost_work_notes
-from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
-from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_times
+from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_times, ratio
 from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals, is_unknown
 from nsystui.questions.gpu.utilisation import BusyIntervals, recording_notes, unplaced
 from nsystui.questions.job.job import OpenJob
@@ -30,6 +39,59 @@ from nsystui.questions.queries.time_window import extent, recorded, selected_rep
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store.report import Report
 from nsystui.store.session import Session
+
+
+class Useful(Enum):
+    """The part of a GPU's time that counts as useful; the value is its name in a flag."""
+
+    POP = "pop"
+    """Kernels except NCCL's; NCCL kernels, copies and memsets are communication. As in basicanalysis and nsys2prv."""
+    TALP = "talp"
+    """All kernels, with NCCL's; copies and memsets are communication. As in DLB/TALP while a program runs."""
+
+    @property
+    def words(self) -> str:
+        """The definition, as a note."""
+        if self is Useful.POP:
+            return "useful (pop): compute kernels; NCCL kernels, copies and memsets are communication"
+        return "useful (talp): every kernel, also NCCL's; copies and memsets are communication"
+
+    def time(self, spent: Breakdown) -> int:
+        """Return Useful_d, ns."""
+        if self is Useful.POP:
+            return spent.kernels + spent.exposed_graph
+        return spent.kernels + spent.exposed_nccl + spent.graph_without_kernels
+
+    def moved(self, spent: Breakdown) -> int:
+        r"""Return Moved_d = |U(communication) \ U(useful)|, ns."""
+        return spent.busy - self.time(spent)
+
+
+@dataclass(frozen=True)
+class DeviceEfficiency:
+    """The factors, each from 0 to 1. ``useful`` is Σ Useful_d, ns."""
+
+    devices: int
+    time: int
+    useful: int
+    load_balance: float
+    communication: float
+    orchestration: float
+    lost: Counter[str] = field(default_factory=Counter)  # the GPUs that lack work, by canonical table
+
+    @property
+    def parallel(self) -> float:
+        """Σ Useful_d / (D·T), the product of the three factors except for rounding."""
+        return ratio(self.useful, self.devices * self.time)
+
+    @classmethod
+    def of(cls, spent: Sequence[Breakdown], useful: Useful, lost: Counter[str] | None = None) -> DeviceEfficiency:
+        """Return devices' efficiency over one window; without devices, factors are 0."""
+        times, time = [useful.time(device) for device in spent], spent[0].time if spent else 0
+        total, max_useful = sum(times), max(times, default=0)
+        max_busy = max((device.busy for device in spent), default=0)
+        factors = ratio(total, len(spent) * max_useful), ratio(max_useful, max_busy), ratio(max_busy, time)
+        return cls(len(spent), time, total, *factors, lost or Counter())
 
 
 class Scaling(Enum):
@@ -49,16 +111,28 @@ class Sized:
 
 @dataclass(frozen=True)
 class Scalability:
-    """``computation``: ΣUseful(baseline)/ΣUseful, for weak scaling times N/N(baseline). ``overall``: × parallel.
-
-    ``None`` if the job has no useful time. ``computation`` exceeds 1 if the larger job computed less.
-    """
+    """The change of computation from ``baseline`` to ``job``; either may be larger."""
 
     scaling: Scaling
     job: Sized
     baseline: Sized
-    computation: float | None
-    overall: float | None
+
+    @property
+    def computation(self) -> float | None:
+        """ΣUseful(baseline)/ΣUseful, for weak scaling times N/N(baseline); above 1 if the larger job computed less.
+
+        ``None`` if the job has no useful time.
+        """
+        after, before = self.job.device, self.baseline.device
+        if not after.useful or not before.devices or is_unknown("parallel", after.lost + before.lost):
+            return None
+        growth = after.devices / before.devices if self.scaling is Scaling.WEAK else 1.0
+        return before.useful / after.useful * growth
+
+    @property
+    def overall(self) -> float | None:
+        """``computation`` × parallel efficiency."""
+        return None if self.computation is None else self.job.device.parallel * self.computation
 
     @property
     def note(self) -> str:
@@ -71,17 +145,6 @@ class Scalability:
         problem = "the same problem" if self.scaling is Scaling.STRONG else "the same problem for each GPU"
         steps = f"; both have {counted(after, 'step')}" if after is not None and before is not None else ""
         return f"{sizes}: valid if both windows contain {problem}{steps} (--time, --baseline-time)"
-
-
-def scalability(job: Sized, baseline: Sized, scaling: Scaling) -> Scalability:
-    """Return the change of computation from ``baseline`` to ``job``; either may be larger."""
-    after, before = job.device, baseline.device
-    if not after.useful or not before.devices or is_unknown("parallel", after.lost + before.lost):
-        return Scalability(scaling, job, baseline, None, None)
-    computation = before.useful / after.useful
-    if scaling is Scaling.WEAK:
-        computation *= after.devices / before.devices
-    return Scalability(scaling, job, baseline, computation, after.parallel * computation)
 
 
 @dataclass(frozen=True)
@@ -224,7 +287,7 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
     lost = Counter(table for gpu in gpus for table in lost_on.get(gpu.device.key, ()))
     clock = (job.alignment.words(reports),) if len(reports) > 1 and job.alignment is not None else ()
     notes = (window_note(session, selection, window), *busy.notes, *clock, *lost_work_notes(session, selection))
-    device = replace(DeviceEfficiency.of(spent, useful), lost=lost)
+    device = DeviceEfficiency.of(spent, useful, lost)
     host_notes = tuple(_host_notes(host, to_record)) if host.processes else ()
     return Efficiency(window, useful, gpus, spent, device, host, notes, device_notes, host_notes, to_record)
 

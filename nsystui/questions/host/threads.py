@@ -7,13 +7,12 @@ off the CPU for an unrecorded reason; else not recorded. "On CPU" is all time on
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import PID, PROCESS_ID, RANK, REPORT_ID, TID, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import PID, PROCESS_ID, RANK, REPORT_ID, TID, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Floats
 from nsystui.exports.metadata import pid_of
@@ -47,26 +46,10 @@ _CALL_BYTES = 400
 """Memory per CUDA call, including the time around it."""
 
 
-@dataclass(frozen=True)
-class ThreadTime:
-    """The time of a thread in parts that add up to ``window``, ns; ``None`` if unrecorded."""
-
-    mpi: int | None
-    cuda: int | None
-    os: int | None
-    running: int | None
-    runnable: int | None
-    waiting: int | None
-    off: int | None
-    unknown: int
-
-    @property
-    def window(self) -> int:
-        """The sum of all parts, ns."""
-        return sum(getattr(self, part.name) or 0 for part in fields(self))
-
-
-PARTS = tuple(part.name for part in fields(ThreadTime))
+PARTS = ("mpi", "cuda", "os", "running", "runnable", "waiting", "off", "unknown")
+"""The parts of a thread's time, which add up to its window."""
+_Times = dict[str, int | None]
+"""Times by key, ns; ``None`` if unrecorded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +105,8 @@ def _lacking(session: Session) -> dict[int, frozenset[str]]:
     return lacking
 
 
-def thread_time(thread: Thread, times: HostTimes, window: Window) -> tuple[ThreadTime, Mapping[str, Intervals]]:
-    """Split the window into the parts of `ThreadTime`: the length of each, and its intervals."""
+def _thread_time(thread: Thread, times: HostTimes, window: Window) -> tuple[_Times, Mapping[str, Intervals]]:
+    """Split the window into `PARTS`: the length of each, and its intervals."""
     remaining = union([window.start], [window.end])
     intervals: dict[str, Intervals] = {}
     for part, calls in (("mpi", times.mpi), ("cuda", times.cuda), ("os", times.os)):
@@ -134,11 +117,10 @@ def thread_time(thread: Thread, times: HostTimes, window: Window) -> tuple[Threa
     for part, state in (("running", RUNNING), ("runnable", RUNNABLE), ("waiting", BLOCKED), ("off", OFF)):
         intervals[part] = intersect(remaining, states.labelled(state))
     intervals["unknown"] = subtract(remaining, states.covered)
-    spent: dict[str, int | None] = {part: time.length for part, time in intervals.items()}
+    spent: _Times = {part: time.length for part, time in intervals.items()}
     if not np.isin(states.labels, (RUNNABLE, BLOCKED)).any():
         spent |= {"runnable": None, "waiting": None}
-    spent |= dict.fromkeys(times.lacking[thread[0]])
-    return ThreadTime(**spent), intervals  # type: ignore[arg-type]
+    return spent | dict.fromkeys(times.lacking[thread[0]]), intervals
 
 
 def thread_over_time(
@@ -151,7 +133,7 @@ def thread_over_time(
     shares = {part: np.zeros(bins) for part in PARTS}
     times = HostTimes.load(job.session, task_selection)
     for slice_times, windows in times.slices(job.session, task_selection, {task.report: window}):
-        _, intervals = thread_time((task.report, task.process | tid), slice_times, windows[task.report])
+        _, intervals = _thread_time((task.report, task.process | tid), slice_times, windows[task.report])
         for part, share in shares.items():
             share += covered_per_bin(intervals[part], window.start, window.end, bins) / width
     return window, shares
@@ -217,30 +199,29 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
     windows = extents(session, selection)
     named = named_threads(job, {*times.threads(), *samples.threads, *_calling(session, selection)})
     threads = [it for it in named if selection.tasks is None or it.task in selection.tasks]
-    parts_by_thread = _parts_by_thread(job, selection, times, windows, threads)
+    times_by_thread = _sums(job, selection, times, windows, threads)
+    columns = tuple(column for column in COLUMNS if times.gil or column not in GIL_COLUMNS)
     rows: list[Row] = []
     total_rows = 0
     for thread in threads:
-        report = thread.thread[0]
-        slices = zip(*parts_by_thread[thread.thread], strict=True)
-        sums: list[Any] = [None if None in spent_times else sum(spent_times) for spent_times in slices]
-        spent = ThreadTime(*sums[: len(PARTS)])
-        window = windows[report]
+        report, spent = thread.thread[0], times_by_thread[thread.thread]
+        window, total = windows[report], sum(spent[part] or 0 for part in PARTS)
         gil_times = (times.gil.held, times.gil.waited) if times.gil else ()
         gil_lengths = [part.get(thread.thread, EMPTY).clip(window.start, window.end).length for part in gil_times]
-        if spent.unknown == spent.window and thread.thread not in samples.threads and not any(gil_lengths):
+        if spent["unknown"] == total and thread.thread not in samples.threads and not any(gil_lengths):
             continue
         total_rows += 1
         if selection.name is not None and not selection.name.matches(thread.name):
             continue
-        parts = [getattr(spent, part) for part in _LABELS]
-        shares = [None if time is None else 100.0 * time / spent.window if spent.window else None for time in parts]
-        scheduled = _scheduled(thread.thread, times.scheduling, window, spent.running is not None)
-        first_cells = (thread.rank, thread.shown, *shares, *scheduled, *sums[len(PARTS) :], *gil_lengths)
-        location = (pid_of(thread.thread[1]), thread.tid, *parts, spent.window, report, thread.task.process)
-        rows.append((*first_cells, *_top(thread, samples), *location))
+        cells: dict[str, Value] = {**spent, "rank": thread.rank, "thread": thread.shown, "window": total}
+        for part in PARTS:
+            cells[f"{part}_percent"] = None if (time := spent[part]) is None or not total else 100.0 * time / total
+        cells |= zip((column.key for column in GIL_COLUMNS), gil_lengths, strict=False)
+        cells |= _scheduled(thread.thread, times.scheduling, window, spent["running"] is not None)
+        cells["top"], cells["samples"] = _top(thread, samples)
+        cells |= {"pid": pid_of(thread.thread[1]), "tid": thread.tid, "report": report, "process": thread.task.process}
+        rows.append(tuple(cells[column.key] for column in columns))
     missing = missing_notes(session, tables.sched_events, tables.host_samples, tables.os_calls)
-    columns = tuple(column for column in COLUMNS if times.gil or column not in GIL_COLUMNS)
     return TableAnswer("threads", columns, rows, total_rows, missing + job.busy(selection.with_name(None)).notes)
 
 
@@ -263,46 +244,51 @@ def _top(thread: HostThread, samples: CpuSamples) -> tuple[str | None, int | Non
     return function_words(function) if function is not None else None, len(sampled.times)
 
 
-def _parts_by_thread(
+def _sums(
     job: OpenJob, selection: Selection, times: HostTimes, windows: Mapping[int, Window], threads: Sequence[HostThread]
-) -> dict[Thread, list[tuple[int | None, ...]]]:
-    """Return the parts of `ThreadTime` and of `_while_idle` of each thread, in each slice of time."""
-    parts_by_thread: dict[Thread, list[tuple[int | None, ...]]] = {}
+) -> dict[Thread, _Times]:
+    """Sum the parts and `_while_idle` of each thread over slices of time."""
+    sums: dict[Thread, _Times] = {}
     for slice_times, slice_windows in times.slices(job.session, selection, windows):
         idle: dict[Task, list[Intervals]] = {}
         for gpu in job.busy(selection).devices:
             task = gpu.device.task.task
             idle.setdefault(task, []).append(gpu.idle(slice_windows[task.report]))
         for thread in threads:
-            spent, intervals = thread_time(thread.thread, slice_times, slice_windows[thread.thread[0]])
-            while_idle = _while_idle(intervals, idle.get(thread.task), spent)
-            parts_by_thread.setdefault(thread.thread, []).append((*astuple(spent), *while_idle))
-    return parts_by_thread
+            spent, intervals = _thread_time(thread.thread, slice_times, slice_windows[thread.thread[0]])
+            spent |= _while_idle(intervals, idle.get(thread.task), spent)
+            before = sums.get(thread.thread, dict.fromkeys(spent, 0))
+            pairs = ((key, before[key], time) for key, time in spent.items())
+            sums[thread.thread] = {key: None if old is None or new is None else old + new for key, old, new in pairs}
+    return sums
 
 
-def _scheduled(thread: Thread, scheduling: Scheduling, window: Window, is_scheduled: bool) -> tuple[int | None, ...]:
-    """Return time on a CPU, context switches and migrations in the window; ``None`` if unrecorded."""
+def _scheduled(thread: Thread, scheduling: Scheduling, window: Window, is_scheduled: bool) -> _Times:
+    """Return time on a CPU, context switches and migrations in the window."""
     if not is_scheduled:
-        return None, None, None
+        return dict.fromkeys(("cpu", "switches", "migrations"))
     on_cpu = scheduling.cpus.get(thread, NO_SEGMENTS).covered.clip(window.start, window.end).length
     events = (by_thread.get(thread, _NO_TIMES) for by_thread in (scheduling.switches, scheduling.moves))
-    return (on_cpu, *(int(((times >= window.start) & (times < window.end)).sum()) for times in events))
+    switches, moves = (int(((times >= window.start) & (times < window.end)).sum()) for times in events)
+    return {"cpu": on_cpu, "switches": switches, "migrations": moves}
 
 
 _NO_TIMES: Times = np.empty(0, np.int64)
 
 
-def _while_idle(
-    intervals: Mapping[str, Intervals], idle: Sequence[Intervals] | None, spent: ThreadTime
-) -> tuple[int | None, ...]:
-    """Return a thread's time while its GPUs were idle, summed over them: running, in calls, off the CPU, total."""
+_WHILE_IDLE = {
+    "idle_running": ("running",), "idle_calls": ("mpi", "cuda", "os"), "idle_off": ("runnable", "waiting", "off"),
+}  # fmt: skip
+"""The parts of each column of time while a GPU was idle."""
+
+
+def _while_idle(intervals: Mapping[str, Intervals], idle: Sequence[Intervals] | None, spent: _Times) -> _Times:
+    """Return a thread's time by `_WHILE_IDLE` and in total while its GPUs were idle, summed over them."""
     if idle is None:
-        return None, None, None, None
-
-    def overlap(*parts: str) -> int:
-        return sum(intersect(gaps, intervals[part]).length for gaps in idle for part in parts)
-
-    ran = None if spent.running is None else overlap("running")
-    off = None if spent.off is None else overlap("runnable", "waiting", "off")
-    calls = None if spent.mpi is spent.cuda is spent.os is None else overlap("mpi", "cuda", "os")
-    return ran, calls, off, sum(gaps.length for gaps in idle)
+        return dict.fromkeys((*_WHILE_IDLE, "idle"))
+    overlap = {
+        key: sum(intersect(gaps, intervals[part]).length for gaps in idle for part in parts)
+        for key, parts in _WHILE_IDLE.items()
+        if any(spent[part] is not None for part in parts)
+    }
+    return {**dict.fromkeys(_WHILE_IDLE), **overlap, "idle": sum(gaps.length for gaps in idle)}

@@ -39,22 +39,13 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 COLUMNS = (
-    RANK,
-    DEVICE,
-    MEMORY,
-    BYTES,
-    START,
+    RANK, DEVICE, MEMORY, BYTES, START,
     Column("lifetime", header="Lifetime (ns)", label="lifetime", unit=Unit.DURATION, importance=1),
     Column("at_peak", header="At Peak", label="at peak", unit=Unit.NUMBER, importance=3),
-    Column("call", header="Call", label="call", importance=2),
-    DURATION.with_importance(4),
-    TID.with_importance(5),
+    Column("call", header="Call", label="call", importance=2), DURATION.with_importance(4), TID.with_importance(5),
     Column("stack", header="Call Stack", label="stack", importance=6),
-    Column("nvtx", header="NVTX Ranges", label="NVTX ranges", importance=1),
-    REPORT_ID,
-    PROCESS_ID,
-    ROW_ID,
-)
+    Column("nvtx", header="NVTX Ranges", label="NVTX ranges", importance=1), REPORT_ID, PROCESS_ID, ROW_ID,
+)  # fmt: skip
 _CUDA = re.compile(r"lib(?:cuda|cudart|cupti|ToolsInjection)\b.*|libToolsInjection.*")
 """Modules of CUDA and the profiler, which stacks leave out."""
 AT_PEAK, NEVER_FREED = "at-peak", "never-freed"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,22 +41,16 @@ _AT_END = Column("at_end", header="In Use at End (B)", label="at end", unit=Unit
 _ALLOCATIONS = Column("allocations", header="Allocations", label="allocs", unit=Unit.COUNT, importance=1)
 _FREES = Column("frees", header="Frees", label="frees", unit=Unit.COUNT, importance=1)
 COLUMNS = (
-    RANK,
-    DEVICE,
-    MEMORY,
-    _PEAK,
+    RANK, DEVICE, MEMORY, _PEAK,
     Column("peak_percent", header="Peak (% of Device)", label="of device", unit=Unit.PERCENT, decimals=2, has_bar=True),
-    _PEAK_TIME,
-    _AT_END,
-    _ALLOCATIONS,
-    _FREES,
+    _PEAK_TIME, _AT_END, _ALLOCATIONS, _FREES,
     Column("allocated", header="Allocated (B)", label="allocated", unit=Unit.BYTES, importance=4),
     Column("largest", header="Largest (B)", label="largest", unit=Unit.BYTES, importance=4),
     Column("never_freed", header="Never Freed", label="never freed", unit=Unit.COUNT, importance=2),
     Column("never_freed_bytes", header="Never Freed (B)", label="unfreed", unit=Unit.BYTES, importance=5),
     Column("call_time", header="Time in Calls (ns)", label="in calls", unit=Unit.DURATION, importance=3),
     Column("device_memory", header="Memory of Device (B)", label="device has", unit=Unit.BYTES, importance=6),
-)
+)  # fmt: skip
 TIME_COLUMNS = (RANK, DEVICE, MEMORY, START, _PEAK, _AT_END.with_importance(1))
 
 
@@ -129,25 +124,22 @@ class GpuMemory:
     notes: tuple[str, ...]
 
 
-_KEYS = ("report", "process", "device", "memory", "address", "start", "row", "bytes", "is_free", "correlation")
-
-
 def gpu_memory(session: Session, selection: Selection) -> GpuMemory:
     """Read the memory by process, device and kind. Window and name filter do not apply."""
     notes = [*missing_notes(session, tables.gpu_memory)]
     if not session.count(tables.gpu_memory):
         return GpuMemory((), tuple(notes))
-    events = _events(session, selection)
-    is_odd = (events["bytes"] < 0) | (events["address"] == 0) | ~events["is_free"].isin((0, 1))
-    if odd_count := int(is_odd.sum()):
-        notes.append(f"{counted(odd_count, 'event', 'are')} left out without address, size or known kind")
-        events = events[~is_odd]
-    allocations, older_frees, lost = _allocations(events)
+    events, left_out = _events(session, selection)
+    if left_out:
+        notes.append(f"{counted(left_out, 'event', 'are')} left out without address, size or known kind")
+    is_alloc, follows = (events[key].to_numpy() == 0 for key in ("is_free", "is_free_before"))
+    older_frees, lost = events[~is_alloc & ~follows], int(np.count_nonzero(is_alloc & follows))
     if len(older_frees):
         size = int(older_frees["bytes"].sum())
         notes.append(f"left out: {counted(len(older_frees), 'free')} of {size:,} bytes from before the recording")
     if lost:
         notes.append(f"the free of {counted(lost, 'allocation')} was not recorded before the address was reused")
+    allocations = events[is_alloc].sort_values(["start", "row"])
     groups = allocations.groupby(["report", "process", "device", "memory"], sort=True)
     usages = (
         _usage(DeviceMemory(Task(report, process), device, memory), group)
@@ -156,40 +148,28 @@ def gpu_memory(session: Session, selection: Selection) -> GpuMemory:
     return GpuMemory(tuple(usages), tuple(notes))
 
 
-def _events(session: Session, selection: Selection) -> pd.DataFrame:
-    """Read the events, job time. A missing size, address or ``is_free`` is -1, 0 or -1."""
-    table = tables.gpu_memory
-    columns = table.c
-    query = sa.select(
-        columns.report,
-        sa.func.coalesce(columns.process, 0).label("process"),
-        sa.func.coalesce(columns.device, -1).label("device"),
-        sa.func.coalesce(columns.memory, "Unknown").label("memory"),
-        sa.func.coalesce(columns.address, 0).label("address"),
-        (columns.start + columns.clock_offset).label("start"),
-        columns.row,
-        sa.func.coalesce(columns.bytes, -1).label("bytes"),
-        sa.func.coalesce(columns.is_free, -1).label("is_free"),
-        sa.func.coalesce(columns.correlation_id, -1).label("correlation"),
-    ).where(*where(table, Selection(tasks=selection.tasks, devices=selection.devices)))
-    # Without missing values, all columns remain integers.
-    return session.frame(query).astype({key: "int64" for key in _KEYS if key != "memory"})
+def _events(session: Session, selection: Selection) -> tuple[pd.DataFrame, int]:
+    """Read the events, job time, with the time and row of the next event at their address, else `NEVER`.
 
-
-def _allocations(events: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, int]:
-    """Return allocations with time and row of their end, frees without allocation, and the count of missing frees."""
-    ordered = events.sort_values(["report", "process", "address", "start", "row"])
-    addresses, start, row = (ordered[key].to_numpy() for key in (["report", "process", "address"], "start", "row"))
-    is_alloc = ordered["is_free"].to_numpy() == 0
-    # ``ends``: the next event ends this allocation. ``follows``: this event ends an allocation.
-    ends = is_alloc & np.append((addresses[1:] == addresses[:-1]).all(axis=1), False)
-    follows = np.concatenate(([False], ends))[: len(ends)]
-    allocations = ordered[is_alloc].assign(
-        end=np.where(ends, np.append(start[1:], NEVER), NEVER)[is_alloc],
-        end_row=np.where(ends, np.append(row[1:], NEVER), NEVER)[is_alloc],
-    )
-    missing_frees = int(np.count_nonzero(follows & is_alloc))
-    return allocations.sort_values(["start", "row"]), ordered[~is_alloc & ~follows], missing_frees
+    ``is_free_before`` is of the previous event there, -1 for the first. Also returns the number of invalid events.
+    """
+    table, columns = tables.gpu_memory, tables.gpu_memory.c
+    missing = {"process": 0, "device": -1, "memory": "Unknown", "address": 0, "bytes": -1, "is_free": -1}
+    known = [sa.func.coalesce(columns[key], value).label(key) for key, value in missing.items()]
+    times = (columns.start + columns.clock_offset).label("start"), columns.row
+    correlation = sa.func.coalesce(columns.correlation_id, -1).label("correlation")
+    query = sa.select(columns.report, *known, *times, correlation)
+    query = query.where(*where(table, Selection(tasks=selection.tasks, devices=selection.devices)))
+    subquery = query.subquery("events")
+    events = subquery.c
+    is_valid = events.bytes >= 0, events.address != 0, events.is_free.in_((0, 1))
+    address = events.report, events.process, events.address
+    at_address = partial(sa.over, partition_by=address, order_by=(events.start, events.row))
+    end, end_row = (at_address(sa.func.lead(key, 1, NEVER)) for key in (events.start, events.row))
+    before = at_address(sa.func.lag(events.is_free, 1, -1)).label("is_free_before")
+    frame = session.frame(sa.select(*events, end.label("end"), end_row.label("end_row"), before).where(*is_valid))
+    invalid = sa.select(sa.func.count()).select_from(subquery).where(sa.not_(sa.and_(*is_valid)))
+    return frame, int(session.scalar(invalid))
 
 
 def _usage(key: DeviceMemory, allocations: pd.DataFrame) -> Usage:

@@ -54,39 +54,24 @@ class HostCopies:
 
 def host_copies(session: Session, selection: Selection) -> tuple[HostCopies, ...]:
     """Return the copies between host and GPUs, except between GPUs over the host; longest total first."""
-    memory, kernels = tables.memory_ops.c, tables.kernels
-    streams = set(
-        session.rows(
-            sa.select(*(kernels.c[key] for key in ("report", "process", "device", "stream")))
-            .where(*where(kernels, selection))
-            .distinct()
-        )
-        if session.count(kernels)
-        else ()
-    )
-    host = sa.case((memory.copy_kind == HOST_TO_DEVICE, memory.source_memory), else_=memory.target_memory)
-    stream_keys = (memory.report, memory.process, memory.device, memory.stream)
+    memory, kernels = tables.memory_ops, tables.kernels
+    keys = ("report", "process", "device", "stream")
+    computing = sa.select(*(kernels.c[key] for key in keys)).where(*where(kernels, selection)).distinct().subquery()
+    is_same = sa.and_(*(memory.c[key].is_not_distinct_from(computing.c[key]) for key in keys))
+    host = sa.case((memory.c.copy_kind == HOST_TO_DEVICE, memory.c.source_memory), else_=memory.c.target_memory)
+    sums = (sa.cast(sa.func.sum(value), sa.BigInteger) for value in (memory.c.bytes, duration(memory)))
     query = (
-        sa.select(
-            memory.copy_kind,
-            host.label("host"),
-            *stream_keys,
-            sa.func.count(),
-            sa.cast(sa.func.coalesce(sa.func.sum(memory.bytes), 0), sa.BigInteger),
-            sa.cast(sa.func.coalesce(sa.func.sum(duration(tables.memory_ops)), 0), sa.BigInteger),
-        )
-        .where(*where(tables.memory_ops, selection), memory.copy_kind.in_(list(DIRECTIONS)))
+        sa.select(memory.c.copy_kind, host, sa.func.count(), *sums, sa.func.bool_and(computing.c.report.is_(None)))
+        .select_from(memory.outerjoin(computing, is_same))
+        .where(*where(memory, selection), memory.c.copy_kind.in_(list(DIRECTIONS)))
         .where(sa.or_(host.is_(None), host != "Device"))
-        .group_by(memory.copy_kind, host, *stream_keys)
+        .group_by(memory.c.copy_kind, host)
     )
-    copies: dict[tuple[int, str | None], HostCopies] = {}
-    for kind, name, *stream, count, size, time in session.rows(query):
-        is_apart = tuple(stream) not in streams
-        others = copies.get((kind, name), HostCopies(kind, name, 0, 0, 0, True))
-        copies[kind, name] = HostCopies(
-            kind, name, others.count + count, others.bytes + size, others.time + time, others.is_apart and is_apart
-        )
-    return tuple(sorted(copies.values(), key=lambda item: (-item.time, item.kind, item.memory or "")))
+    rows = session.rows(query)
+    copies = [
+        HostCopies(kind, name, count, size or 0, time or 0, apart) for kind, name, count, size, time, apart in rows
+    ]
+    return tuple(sorted(copies, key=lambda item: (-item.time, item.kind, item.memory or "")))
 
 
 def mostly(copies: Iterable[HostCopies], memory: str) -> bool:

@@ -6,13 +6,13 @@ If there are more ranks than lines, neighbours share a line: their mean, minimum
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
 import numpy as np
 
-from nsystui.base.answer import END, RANK, START, STEP, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import DURATION, END, RANK, START, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Floats
 from nsystui.questions.gpu.metrics import MetricLane, metric_lanes, metric_sources
@@ -21,8 +21,6 @@ from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.ranks.steps import StepTimes
 from nsystui.store.session import Session
-
-_Values = Floats
 
 PARTS = {
     "busy": "busy", "compute": "kernels", "NCCL": "nccl", "exposed NCCL": "exposed_nccl", "memory": "memory",
@@ -49,7 +47,7 @@ class RankMap:
 
     figure: str
     ranks: tuple[RankedTask, ...]
-    values: _Values
+    values: Floats
     columns: tuple[Window, ...]
     numbers: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
@@ -63,7 +61,7 @@ class RankMap:
         size = max(1, -(-len(self.ranks) // max(1, lines)))
         return [self.ranks[first : first + size] for first in range(0, len(self.ranks), size)]
 
-    def merged(self, groups: Sequence[Sequence[RankedTask]], merge: Merge) -> _Values:
+    def merged(self, groups: Sequence[Sequence[RankedTask]], merge: Merge) -> Floats:
         """Return the values of each group, shape ``(groups, n)``."""
         merged, first = [], 0
         for group in groups:
@@ -72,18 +70,14 @@ class RankMap:
         return np.stack(merged) if merged else np.zeros((0, len(self.columns)))
 
 
-def _merged(values: _Values, merge: Merge) -> _Values:
+def _merged(values: Floats, merge: Merge) -> Floats:
     if merge is Merge.MEAN:
-        is_finite = np.isfinite(values)
-        count = is_finite.sum(axis=0)
-        mean: _Values = np.where(is_finite, values, 0.0).sum(axis=0) / np.where(count, count, np.nan)
-        return mean
+        return np.asarray(np.ma.masked_invalid(values).mean(axis=0).filled(np.nan), float)
     fold = np.fmin if merge is Merge.MINIMUM else np.fmax
-    folded: _Values = fold.reduce(values, axis=0)
-    return folded
+    return np.asarray(fold.reduce(values, axis=0), float)
 
 
-def scaled(values: _Values, is_of_steps: bool) -> _Values:
+def scaled(values: Floats, is_of_steps: bool) -> Floats:
     """Return values as shares of 0 to 1 for a drawing: steps from 0.1 for the shortest to 1 for the longest.
 
     A spread below 5 % of the longest is not stretched to the full range.
@@ -92,24 +86,19 @@ def scaled(values: _Values, is_of_steps: bool) -> _Values:
         return values
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     span = max(high - low, 0.05 * high, 1.0)
-    shares: _Values = 0.1 + 0.9 * (values - low) / span
+    shares: Floats = 0.1 + 0.9 * (values - low) / span
     return shares
 
 
 def time_map(
-    session: Session,
-    selection: Selection,
-    ranks: Sequence[RankedTask],
-    busy: BusyIntervals,
-    window: Window,
-    bins: int,
+    session: Session, selection: Selection, ranks: Sequence[RankedTask], busy: BusyIntervals, window: Window, bins: int,
     figure: str,
-) -> RankMap:
+) -> RankMap:  # fmt: skip
     """Return every rank's figure over ``window`` in ``bins`` equal spans: the mean of its GPUs.
 
     ``figure``: one of ``PARTS``, or a GPU metric (see ``figures_of``). ``busy`` is of the same selection.
     """
-    rows: dict[Task, list[_Values]] = {}
+    rows: dict[Task, list[Floats]] = {}
     if figure in PARTS:
         for item in busy.devices:
             rows.setdefault(item.device.task.task, []).append(item.share(PARTS[figure], window, bins))
@@ -127,9 +116,9 @@ def figures_of(session: Session, selection: Selection) -> tuple[str, ...]:
     return (*PARTS, *dict.fromkeys(source.label for source in metric_sources(session, selection)))
 
 
-def _metrics(busy: BusyIntervals, lanes: Sequence[MetricLane]) -> dict[Task, list[_Values]]:
+def _metrics(busy: BusyIntervals, lanes: Sequence[MetricLane]) -> dict[Task, list[Floats]]:
     values_by_gpu = {(lane.source.report, lane.source.gpu): lane.values / 100.0 for lane in lanes}
-    values_by_task: dict[Task, list[_Values]] = {}
+    values_by_task: dict[Task, list[Floats]] = {}
     for item in busy.devices:
         task, gpu = item.device.task.task, item.device.gpu
         values = values_by_gpu.get((task.report, gpu)) if gpu is not None else None
@@ -156,15 +145,9 @@ def step_map(ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], notes
 
 def map_table(shown: RankMap) -> TableAnswer:
     """Return a map as a table: a row for each rank and column."""
-    columns = (
-        RANK,
-        *((STEP,) if shown.is_of_steps else ()),
-        START,
-        END.with_importance(3),
-        Column("duration", header="Duration (ns)", label="duration", unit=Unit.DURATION, decimals=0)
-        if shown.is_of_steps
-        else Column("value", header=f"{shown.figure} (%)", label=f"{shown.figure} %", unit=Unit.PERCENT, decimals=2),
-    )
+    value = Column("value", header=f"{shown.figure} (%)", label=f"{shown.figure} %", unit=Unit.PERCENT, decimals=2)
+    value = replace(DURATION, decimals=0) if shown.is_of_steps else value
+    columns = (RANK, *[STEP] * shown.is_of_steps, START, END.with_importance(3), value)
     rows: list[Row] = []
     for item, values in zip(shown.ranks, shown.values.tolist(), strict=True):
         for column, (span, value) in enumerate(zip(shown.columns, values, strict=True)):

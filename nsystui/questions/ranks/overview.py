@@ -6,12 +6,13 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from nsystui.base.answer import HOST, PID, RANK, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.text import counted
+from nsystui.base.units import format_value
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, gpu_key, shares, window_notes
 from nsystui.questions.queries.derived import of_each_report, rows_by_report
@@ -50,6 +51,36 @@ class JobFacts:
     start_spread: int | None  # from the first session's start to the last, ns
     captures: int = 0  # the captures that reports join (`Report.captures`)
     made_of: tuple[str, ...] = ()  # sources of reports that nsys did not record: ``PyTorch profiler trace``
+
+    @property
+    def words(self) -> list[str]:
+        """``64 ranks``, ``8 hosts``, ``64× H100 80GB HBM3``, ``nsys 2026.2.1``, ``recorded 41.3 s``."""
+        words = [counted(self.ranks, "rank")]
+        words += [counted(self.captures, "capture")] if self.captures else []
+        words += [counted(self.reports, "file")] if self.reports != self.ranks else []
+        if self.hosts:
+            words.append(self.hosts[0] if len(self.hosts) == 1 else counted(len(self.hosts), "host"))
+        if self.gpus:
+            models = [model.removeprefix("NVIDIA ") for model in self.gpu_models]
+            gpus = f"{counted(self.gpus, 'GPU')} ({', '.join(models)})" if models else counted(self.gpus, "GPU")
+            words.append(f"{self.gpus}× {models[0]}" if len(models) == 1 else gpus)
+        if self.nsys_versions:
+            words.append("nsys " + ", ".join(".".join(version.split(".")[:3]) for version in self.nsys_versions))
+        words += self.made_of
+        return words if self.duration is None else [*words, f"recorded {format_value(Unit.DURATION, self.duration)}"]
+
+    @property
+    def machine_words(self) -> list[str]:
+        """The versions, and how reliable ranks and clocks are."""
+        words = [] if self.clocks_aligned else ["clocks not aligned"]
+        words += [f"driver {', '.join(self.driver_versions)}"] if self.driver_versions else []
+        words += [f"CUDA {', '.join(self.cuda_versions)}"] if self.cuda_versions else []
+        words += [f"ranks by {self.rank_source}"] if self.rank_source else []
+        if self.reports > 1 and self.clocks_aligned:
+            words.append("clocks aligned")
+            if self.start_spread is not None:
+                words.append(f"starts {format_value(Unit.DURATION, self.start_spread)} apart")
+        return words
 
 
 def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
@@ -154,10 +185,10 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     spent = busy.breakdown(windows)
     rows: list[Row] = []
     for item in shown_ranks:
-        counted = [counts[name][item.task] for name in _COUNTED]
+        of_tables = [counts[name][item.task] for name in _COUNTED]
         location = (item.rank, item.host or None, busy.gpu_numbers(item.task))
         identity = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
-        rows.append((*location, *shares(spent.get(item.task)), *counted, *identity))
+        rows.append((*location, *shares(spent.get(item.task)), *of_tables, *identity))
     notes = (*busy.notes, *_assumed_gpus(session, selection), *window_notes(busy, windows))
     return TableAnswer("overview", TASK_COLUMNS, rows, len(ranks), notes)
 
@@ -188,25 +219,21 @@ def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]
         return {name: _counted(session, selection.with_name(None), table) for name, table in _COUNTED.items()}
 
     def compute(part: Session, reports: list[Report]) -> Mapping[int, Arrays]:
-        arrays_by_report: dict[int, dict[str, Any]] = {report.index: {} for report in reports}
+        pairs: dict[tuple[int, str], list[tuple[int, int]]] = {}
         for name, table in _COUNTED.items():
-            counts_by_report: dict[int, dict[int, int]] = {report.index: {} for report in reports}
             for task, count in rows_of_tasks(part, table, reports).items():
-                counts_by_report[task.report][task.process] = count
-            for index, counts in counts_by_report.items():
-                arrays_by_report[index][f"{name}_process"] = np.array(list(counts.keys()), np.int64)
-                arrays_by_report[index][name] = np.array(list(counts.values()), np.int64)
-        return arrays_by_report
+                pairs.setdefault((task.report, name), []).append((task.process, count))
+        return {
+            report.index: {name: np.array(pairs.get((report.index, name), ()), np.int64).ravel() for name in _COUNTED}
+            for report in reports
+        }
 
     stored = of_each_report(session, selected_reports(session, of_tasks), "counts", compute)
-    return {
-        name: {
-            Task(report, process): count
-            for report, arrays in stored.items()
-            for process, count in zip(arrays[f"{name}_process"].tolist(), arrays[name].tolist(), strict=True)
-        }
-        for name in _COUNTED
-    }
+    counts: dict[str, dict[Task, int]] = {name: {} for name in _COUNTED}
+    for report, arrays in stored.items():
+        for name in _COUNTED:
+            counts[name] |= {Task(report, process): count for process, count in arrays[name].reshape(-1, 2).tolist()}
+    return counts
 
 
 def _counted(session: Session, selection: Selection, table: CanonicalTable) -> dict[Task, int]:
@@ -218,10 +245,6 @@ def _counted(session: Session, selection: Selection, table: CanonicalTable) -> d
     from nsystui.store import tables
 
     rows = tables.of(table)
-    columns = rows.c
-    query = (
-        sa.select(columns.report, columns.process, sa.func.count())
-        .where(*where(rows, selection), columns.process.is_not(None))
-        .group_by(columns.report, columns.process)
-    )
+    keys = rows.c.report, rows.c.process
+    query = sa.select(*keys, sa.func.count()).where(*where(rows, selection), keys[1].is_not(None)).group_by(*keys)
     return {Task(report, process): int(count) for report, process, count in rows_by_report(session, query)}

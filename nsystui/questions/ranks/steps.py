@@ -149,17 +149,11 @@ def figures_of_all(all_times: Sequence[StepTimes]) -> StepFigures:
     gaps = np.concatenate([times.gap[times.gap != NO_GAP] for times in all_times])
     gap_p50, gap_p90 = np.percentile(gaps, [50, 90]).tolist() if len(gaps) else (None, None)
     return StepFigures(
-        count=len(values),
-        median=float(np.median(values)),
-        p5=float(low),
-        p95=float(high),
-        least=int(values.min()),
-        most=int(values.max()),
+        count=len(values), median=float(np.median(values)), p5=float(low), p95=float(high), least=int(values.min()),
+        most=int(values.max()), slow=sum(int(times.is_slow.sum()) for times in all_times),
         cv=100.0 * float(values.std(ddof=1) / values.mean()) if len(values) > 1 and values.mean() else None,
-        slow=sum(int(times.is_slow.sum()) for times in all_times),
-        gap_p50=gap_p50,
-        gap_p90=gap_p90,
-    )
+        gap_p50=gap_p50, gap_p90=gap_p90,
+    )  # fmt: skip
 
 
 def step_times(steps: Steps, window: Window | None = None) -> Mapping[Task, StepTimes]:
@@ -200,9 +194,7 @@ BY_RANK_COLUMNS = (
     Column("anchor", header="Anchor", label="anchor", importance=3),
 )
 ACROSS_COLUMNS = (
-    STEP,
-    START.with_importance(2),
-    Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=3),
+    STEP, START.with_importance(2), Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=3),
     Column("duration", header="Median over Ranks (ns)", label="median", unit=Unit.DURATION, compared="min", decimals=0),
     Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=2),
     Column("max", header="Max (ns)", label="max", unit=Unit.DURATION),
@@ -210,7 +202,7 @@ ACROSS_COLUMNS = (
     Column("slowest", header="Slowest Rank", label="slowest rank", unit=Unit.NUMBER, importance=1),
     Column("ratio", header="Of Median Step (%)", label="of median", unit=Unit.PERCENT, decimals=1, importance=1),
     Column("slow", header="Slow", label="slow", importance=1),
-)
+)  # fmt: skip
 _PHASE = Column("phase", header="Phase", label="phase", importance=FILES_ONLY)
 
 
@@ -291,19 +283,15 @@ def steps_across_ranks(ranks: Sequence[RankedTask], steps: Steps, window: Window
     typical_by_number = dict(zip(medians, typical.tolist(), strict=True))
     rows: list[Row] = []
     for number, group in sorted(groups.items()):
-        (least, *_), (most, slowest, _), typical_duration = min(group), max(group), typical_by_number[number]
-        rows.append(
-            (
-                number,
-                min(start for *_, start in group),
-                len(group),
-                medians[number],
-                *(least, most, most - least),
-                slowest if len(group) > 1 else None,
-                100.0 * medians[number] / typical_duration if typical_duration else None,
-                _SLOW if medians[number] > SLOW * typical_duration else None,
-            )
+        (least, *_), (most, slowest, _), usual, median = (
+            min(group),
+            max(group),
+            typical_by_number[number],
+            medians[number],
         )
+        figures = median, least, most, most - least, slowest if len(group) > 1 else None
+        share, slow = 100.0 * median / usual if usual else None, _SLOW if median > SLOW * usual else None
+        rows.append((number, min(start for *_, start in group), len(group), *figures, share, slow))
     total = len({number for task_steps in steps.of_task.values() for number in task_steps.numbers.tolist()})
     return TableAnswer("steps-across", ACROSS_COLUMNS, rows, total, _notes(steps, times_by_task))
 

@@ -47,13 +47,10 @@ _LANES = {
 def _gpu_map(name: str, figures: tuple[Figure, ...]) -> Draw:
     def draw(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
         busy, window = job.busy(selection), job.extent(selection)
-        multi_gpu_tasks = {item.device.task.task for item in busy.devices if len(item.device.task.devices) > 1}
         lines = []
         for item in busy.devices:
             device = item.device
-            label = f"rank {device.task.rank}" + (
-                f" {numbered('d', device.device)}" if device.task.task in multi_gpu_tasks else ""
-            )
+            label = f"rank {device.task.rank}" + f" {numbered('d', device.device)}" * (len(device.task.devices) > 1)
             values = np.stack([_share(item, figure, window, options.bins) for figure in figures])
             lines.append(MapLine((device.task.rank, device.device), label, values))
         recording = recording_notes(busy, window) if busy.shares_clock else ()
@@ -96,10 +93,8 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
             sets = (kernels.get(item.task, EMPTY), rank_calls)
             shares = [_shares(intervals, window, options.bins) for intervals in (*sets, intersect(*sets))]
             # Bins entirely outside the report's session have no values.
-            session_window, edges = (
-                recorded(reports[item.task.report]),
-                window.start + np.arange(options.bins + 1) * ((window.end - window.start) / options.bins),
-            )
+            session_window = recorded(reports[item.task.report])
+            edges = window.start + np.arange(options.bins + 1) * ((window.end - window.start) / options.bins)
             is_recorded = (edges[1:] > session_window.start) & (edges[:-1] < session_window.end)
             lines.append(MapLine((item.rank,), f"rank {item.rank}", np.where(is_recorded, np.stack(shares), np.nan)))
         name_notes = (_NAME_NOTE,) if selection.name is not None else ()

@@ -71,16 +71,11 @@ def _histogram(session: Session, selection: Selection, names: Names, extra: Sequ
     name = name_of(table, names)
     length = duration(table)
     # The index of the last edge that is not above the value.
-    edge_index = sa.case(
-        *[(length < edge, number) for number, edge in enumerate(EDGES[1:])], else_=len(EDGES) - 1
-    ).label("place")
-    conditions = [*where(table, selection, name), length.is_not(None), *extra]
-    query = (
-        sa.select(name.label("name"), edge_index, sa.func.count(), sa.cast(sa.func.sum(length), sa.BigInteger))
-        .where(*conditions)
-        .group_by(name, edge_index)
-    )
-    groups = session.rows(query)
+    cases = [(length < edge, number) for number, edge in enumerate(EDGES[1:])]
+    edge_index = sa.case(*cases, else_=len(EDGES) - 1).label("place")
+    sums = sa.func.count(), sa.cast(sa.func.sum(length), sa.BigInteger)
+    query = sa.select(name.label("name"), edge_index, *sums).group_by(name, edge_index)
+    groups = session.rows(query.where(*where(table, selection, name), length.is_not(None), *extra))
     totals, counts = Counter[str](), Counter[str]()
     for kernel, _, count, total in groups:
         totals[kernel] += total

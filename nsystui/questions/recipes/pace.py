@@ -151,10 +151,9 @@ def _kernels(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Sub
             return None
         wanted = str(names[0])
         is_wanted = name_of(table, options.names) == wanted
-    query = sa.select(
-        table.c.report, table.c.process, job_start(table).label("start"), job_end(table).label("end")
-    ).where(is_wanted, table.c.end.is_not(None), *where(table, selection.with_name(None)))
-    rows = job.session.arrays(query)
+    times = job_start(table).label("start"), job_end(table).label("end")
+    is_chosen = is_wanted, table.c.end.is_not(None), *where(table, selection.with_name(None))
+    rows = job.session.arrays(sa.select(table.c.report, table.c.process, *times).where(*is_chosen))
     ranks = []
     for item in selected_ranks(job.ranks, selection):
         is_of_rank = (rows["report"] == item.task.report) & (rows["process"] == item.task.process)

@@ -27,7 +27,7 @@ from nsystui.base.answer import (
     Unit,
 )
 from nsystui.base.selection import Selection
-from nsystui.base.types import Expression
+from nsystui.base.types import Expression, Query
 from nsystui.exports.metadata import pid_column, tid_column
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import MemoryCalls, are, with_calls
@@ -45,63 +45,41 @@ _LONGEST = ("duration", True)
 _IDENTITY = (REPORT_ID, PROCESS_ID, ROW_ID)
 _TIMES = (DURATION, START, RANK)
 _CALL_COLUMNS = (
-    *_TIMES,
-    PID.with_importance(3),
-    TID.with_importance(2),
-    Column("name", header="API Name", label="call"),
+    *_TIMES, PID.with_importance(3), TID.with_importance(2), Column("name", header="API Name", label="call"),
     *_IDENTITY,
-)
+)  # fmt: skip
 _MEMORY_COLUMNS = (
-    *_TIMES,
-    DEVICE.with_importance(3),
-    STREAM.with_importance(3),
+    *_TIMES, DEVICE.with_importance(3), STREAM.with_importance(3),
     Column("source_memory", header="Src Kind", label="from", importance=2),
-    Column("target_memory", header="Dst Kind", label="to", importance=2),
-    BYTES.with_importance(1),
+    Column("target_memory", header="Dst Kind", label="to", importance=2), BYTES.with_importance(1),
     Column("operation", header="Operation", label="operation", importance=1),
-    Column("name", header="API Name", label="call"),
-    *_IDENTITY,
-)
+    Column("name", header="API Name", label="call"), *_IDENTITY,
+)  # fmt: skip
 
 
 def _synchronisations(job: OpenJob, selection: Selection, _: RecipeOptions) -> Answer:
     is_synchronising = sa.or_(*[_CALLS.c.name.startswith(name) for name in _SYNCHRONISING])
-    query = sa.select(
-        *_times(_CALLS, job),
-        pid_column(_CALLS.c.process).label("pid"),
-        tid_column(_CALLS.c.thread).label("tid"),
-        _CALLS.c.name,
-        *_identity(_CALLS),
-    ).where(is_synchronising, *where(_CALLS, selection, _CALLS.c.name))
+    thread = pid_column(_CALLS.c.process).label("pid"), tid_column(_CALLS.c.thread).label("tid")
+    query = _rows(job, _CALLS, *thread, _CALLS.c.name)
+    query = query.where(is_synchronising, *where(_CALLS, selection, _CALLS.c.name))
     everything = sa.select(_CALLS.c.row).where(is_synchronising)
     return PagedAnswer.of(job.session, "rule", _CALL_COLUMNS, query, everything, order=_LONGEST)
 
 
 def _operations(kind: MemoryCalls) -> AskRecipe:
     def ask(job: OpenJob, selection: Selection, _: RecipeOptions) -> Answer:
-        columns = _MEMORY.c
-        query = (
-            sa.select(
-                *_times(_MEMORY, job),
-                *(columns[key] for key in ("device", "stream", "source_memory", "target_memory", "bytes", "operation")),
-                _CALLS.c.name,
-                *_identity(_MEMORY),
-            )
-            .select_from(with_calls())
-            .where(*are(kind), *where(_MEMORY, selection, _CALLS.c.name))
-        )
-        everything = sa.select(columns.row).select_from(with_calls()).where(*are(kind))
+        keys = ("device", "stream", "source_memory", "target_memory", "bytes", "operation")
+        query = _rows(job, _MEMORY, *(_MEMORY.c[key] for key in keys), _CALLS.c.name).select_from(with_calls())
+        query = query.where(*are(kind), *where(_MEMORY, selection, _CALLS.c.name))
+        everything = sa.select(_MEMORY.c.row).select_from(with_calls()).where(*are(kind))
         return PagedAnswer.of(job.session, "rule", _MEMORY_COLUMNS, query, everything, order=_LONGEST)
 
     return ask
 
 
-def _times(table: sa.Table, job: OpenJob) -> list[Expression]:
-    return [duration(table).label("duration"), job_start(table).label("start"), rank_of(table, job.ranks).label("rank")]
-
-
-def _identity(table: sa.Table) -> list[Expression]:
-    return [table.c[key] for key in ("report", "process", "row")]
+def _rows(job: OpenJob, table: sa.Table, *columns: Expression) -> Query:
+    times = duration(table).label("duration"), job_start(table).label("start"), rank_of(table, job.ranks).label("rank")
+    return sa.select(*times, *columns, *(table.c[key] for key in ("report", "process", "row")))
 
 
 _GPU_AND_START = (RANK, DEVICE.with_importance(1), START)

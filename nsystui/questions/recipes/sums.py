@@ -73,12 +73,9 @@ def _lowest(ranks: Iterable[int | None]) -> int | None:
 
 
 def with_extras(
-    answer: Answer,
-    keys: Sequence[str],
-    quartiles: Mapping[_Key, _Pair],
-    ranks: Mapping[_Key, _Pair],
+    answer: Answer, keys: Sequence[str], quartiles: Mapping[_Key, _Pair], ranks: Mapping[_Key, _Pair],
     is_projected: bool,
-) -> TableAnswer:
+) -> TableAnswer:  # fmt: skip
     """Add Q1 and Q3 around the median, and the ranks after the extremes, each by the key of a row.
 
     ``is_projected``: the statistics are of projected GPU times; headings show it.
@@ -145,14 +142,9 @@ def nccl_projected(job: OpenJob, selection: Selection) -> TableAnswer:
     kernels = kernels[kernels["end"].notna()]
     operation = whole(kernels["operation"])
     alone = operation.max(initial=-1) + 1 + np.arange(len(kernels))
-    frame = pd.DataFrame(
-        {
-            "operation": np.where(operation >= 0, operation, alone),
-            "name": values_of(kernels, NcclProperty.COLLECTIVE).fillna("unknown").to_numpy(object),
-            "start": whole(kernels["start"]),
-            "end": whole(kernels["end"]),
-        }
-    )
+    name = values_of(kernels, NcclProperty.COLLECTIVE).fillna("unknown").to_numpy(object)
+    times = {key: whole(kernels[key]) for key in ("start", "end")}
+    frame = pd.DataFrame({"operation": np.where(operation >= 0, operation, alone), "name": name, **times})
     operations = frame.groupby("operation").agg(
         name=("name", "first"), start=("start", "min"), end=("end", "max"), op_count=("start", "size")
     )

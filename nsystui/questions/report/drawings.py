@@ -34,25 +34,16 @@ _LANE_COLUMNS = ((8, LANE_COLUMNS), (96, 190), (10**9, 95))
 """Maximum lanes, and their columns: a drawing of 512 lanes stays below two megabytes."""
 
 BUDGET_PARTS = (
-    Part("compute", "compute"),
-    Part("exposed NCCL", "nccl"),
-    Part("memory", "memory"),
-    Part("graphs", "graph"),
-    Part("start-up", "idle", 1.0),
-    Part("long gaps", "idle", 0.7),
-    Part("short gaps", "idle", 0.45),
-    Part("in graphs", "idle", 0.35),
-    Part("tail", "idle", 0.25),
-    Part("not recorded", "idle", 0.1),
-)
+    Part("compute", "compute"), Part("exposed NCCL", "nccl"), Part("memory", "memory"), Part("graphs", "graph"),
+    Part("start-up", "idle", 1.0), Part("long gaps", "idle", 0.7), Part("short gaps", "idle", 0.45),
+    Part("in graphs", "idle", 0.35), Part("tail", "idle", 0.25), Part("not recorded", "idle", 0.1),
+)  # fmt: skip
 """The parts of a budget, in the order of `time_budget.PARTS`."""
 
 _BUSY = (
-    ("kernels", Part("compute", "compute")),
-    ("exposed_nccl", Part("exposed NCCL", "nccl")),
-    ("memory_only", Part("memory", "memory")),
-    ("graph_only", Part("graphs", "graph")),
-)
+    ("kernels", Part("compute", "compute")), ("exposed_nccl", Part("exposed NCCL", "nccl")),
+    ("memory_only", Part("memory", "memory")), ("graph_only", Part("graphs", "graph")),
+)  # fmt: skip
 
 
 def budget_bars(budgets: Sequence[tuple[str, Budget]], title: str = "budget of time") -> Bars:
@@ -72,27 +63,16 @@ def device_bars(budgets: Sequence[DeviceBudget], limit: int = MAX_LANES) -> Bars
     """Return a bar for each GPU; ``None`` without GPUs."""
     if not budgets:
         return None
-    named = [(device_label(budget.device), budget.budget) for budget in budgets[:limit]]
-    return budget_bars(named, "budget of time by GPU")
+    return budget_bars([(device_label(gpu.device), gpu.budget) for gpu in budgets[:limit]], "budget of time by GPU")
 
 
 _BLOCKING = {
-    "compute": ("compute", 1.0),
-    "starved": ("api", 1.0),
-    "nccl": ("nccl", 1.0),
-    "communication": ("nccl", 0.6),
-    "to_device": ("memory", 1.0),
-    "to_host": ("memory", 0.8),
-    "on_device": ("memory", 0.6),
-    "other_copies": ("memory", 0.4),
-    "memsets": ("memory", 0.25),
-    "migrations": ("memory", 0.15),
-    "host_functions": ("cpu", 1.0),
-    "stalled": ("idle", 1.0),
-    "in_graph": ("idle", 0.75),
-    "unresolved": ("idle", 0.5),
+    "compute": ("compute", 1.0), "starved": ("api", 1.0), "nccl": ("nccl", 1.0), "communication": ("nccl", 0.6),
+    "to_device": ("memory", 1.0), "to_host": ("memory", 0.8), "on_device": ("memory", 0.6),
+    "other_copies": ("memory", 0.4), "memsets": ("memory", 0.25), "migrations": ("memory", 0.15),
+    "host_functions": ("cpu", 1.0), "stalled": ("idle", 1.0), "in_graph": ("idle", 0.75), "unresolved": ("idle", 0.5),
     "tail": ("idle", 0.25),
-}
+}  # fmt: skip
 """The category of each part of an iteration, and its strength."""
 
 
@@ -102,11 +82,8 @@ def iteration_bars(gpus: Sequence[RankIterations], limit: int = MAX_LANES) -> Ba
     bars = []
     for gpu in gpus[:limit]:
         shares = tuple(100.0 * int(gpu.of.part(part).sum()) / max(int(gpu.of.time.sum()), 1) for part in used)
-        label = (
-            f"rank {gpu.rank}"
-            if len({other.rank for other in gpus}) == len(gpus)
-            else f"rank {gpu.rank} {numbered('GPU', gpu.of.device)}"
-        )
+        has_several = len({other.rank for other in gpus}) < len(gpus)
+        label = f"rank {gpu.rank}" + f" {numbered('GPU', gpu.of.device)}" * has_several
         bars.append(Bar(label, shares, f"median {format_value(Unit.DURATION, float(np.median(gpu.of.time)))}"))
     parts = tuple(Part(LABELS[part], *_BLOCKING[part]) for part in used)
     return Bars("what blocked the GPUs, of all iterations", parts, tuple(bars), Unit.PERCENT, 100.0) if bars else None
@@ -135,8 +112,7 @@ def utilisation_lanes(job: OpenJob, selection: Selection, columns: int | None = 
 
 def device_label(device: Device) -> str:
     """Return ``rank 3``, or ``rank 3 GPU 1`` for a rank with several GPUs."""
-    task = device.task
-    return f"rank {task.rank} {numbered('GPU', device.device)}" if len(task.devices) > 1 else f"rank {task.rank}"
+    return f"rank {device.task.rank}" + f" {numbered('GPU', device.device)}" * (len(device.task.devices) > 1)
 
 
 def bandwidth_curves(job: OpenJob, selection: Selection, sizes: TableAnswer) -> Curves | None:
@@ -159,11 +135,10 @@ def duration_bars(answer: Answer) -> Bars | None:
     rows = [values for values in (record(answer.columns, row) for row in iter_rows(answer)) if values["rank"] is None]
     if not rows:
         return None
-    bars = []
-    for row in rows:
-        count = float(row["count"] or 0)
-        bars.append(Bar(f"from {format_value(Unit.DURATION, row['from'])}", (count,), f"{count:,.0f}"))
-    largest = max(bar.values[0] for bar in bars)
+    counts = [float(row["count"] or 0) for row in rows]
+    labels = (f"from {format_value(Unit.DURATION, row['from'])}" for row in rows)
+    bars = [Bar(label, (count,), f"{count:,.0f}") for label, count in zip(labels, counts, strict=True)]
+    largest = max(counts)
     subject = answer.subject if isinstance(answer, DurationsOfSize) else "durations"
     return Bars(f"{subject}: kernels by duration", (Part("kernels", "nccl"),), tuple(bars), Unit.COUNT, largest)
 
@@ -227,14 +202,9 @@ def _drawn(label: str, rows: list[Record], key: str, unit: Unit, full: float) ->
 
 
 def _over_time(
-    title: str,
-    answer: Answer,
-    columns: int,
-    keys: tuple[str, str],
-    category: str,
-    unit: Unit = Unit.COUNT,
+    title: str, answer: Answer, columns: int, keys: tuple[str, str], category: str, unit: Unit = Unit.COUNT,
     full: float = 0.0,
-) -> DrawnLanes | None:
+) -> DrawnLanes | None:  # fmt: skip
     """Return lanes of an answer by rank, device, name and column; ``keys``: columns of name and value.
 
     ``full``: the value at full height, 0 for the largest of each lane; percentages have 100 % there.

@@ -27,7 +27,6 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.registry import question_named
 from nsystui.questions.queries.reports import contents_table, diagnostics_table, reports_table
 from nsystui.questions.queries.tasks import selected_ranks
-from nsystui.questions.ranks.job_words import job_words, machine_words
 from nsystui.questions.ranks.overview import job_facts
 from nsystui.questions.report.drawings import (
     bandwidth_curves,
@@ -144,7 +143,7 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
     title = facts.title or "job"
     total = len(_SECTIONS) + (1 if baseline is None else 2)
     advanced(0, total, "Findings")
-    words = [*job_words(facts), *machine_words(facts), *([asked.selected] if asked.selected else [])]
+    words = [*facts.words, *facts.machine_words, *([asked.selected] if asked.selected else [])]
     sections: list[Section] = []
     if baseline is None:
         result = triage(job, selection, asked.thresholds, asked.step_range)
@@ -170,19 +169,12 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
             section = Section(name.lower().replace(" ", "-"), name, (str(error),))
         if section is not None:
             sections.append(section)
+    remarks = (COSTS,) if any(finding.percent is not None for finding in findings) else ()
+    warnings = _left_out(job, "") + (_left_out(baseline.job, " of the baseline") if baseline is not None else ())
     return JobPage(
-        title,
-        tuple(words),
-        tuple(filter(None, verdict)),
-        budget,
-        headline,
-        findings,
-        (COSTS,) if any(finding.percent is not None for finding in findings) else (),
-        tuple(result.unjudged),
-        tuple(sections),
-        _left_out(job, "") + (_left_out(baseline.job, " of the baseline") if baseline is not None else ()),
-        tuple(unread),
-    )
+        title, tuple(words), tuple(filter(None, verdict)), budget, headline, findings, remarks, tuple(result.unjudged),
+        tuple(sections), warnings, tuple(unread),
+    )  # fmt: skip
 
 
 def _left_out(job: OpenJob, whose: str) -> tuple[str, ...]:
@@ -204,22 +196,13 @@ def _finding(finding: Finding, asked: Asked) -> Told:
     if finding.evidence is not None and len(finding.evidence):
         evidence = _table_of("evidence", finding.evidence, asked.top)
     window = window_flag(finding.window) if finding.window is not None else ""
+    cost = "" if finding.cost is None else format_value(Unit.DURATION, finding.cost)
+    command, gain = f"nsystui {finding.door.command_for(_FILES)}", "" if finding.gain is None else finding.gain.words
     return Told(
-        finding.id,
-        finding.severity.value,
-        "" if finding.cost is None else format_value(Unit.DURATION, finding.cost),
-        finding.percent,
-        finding.sentence,
-        finding.advice.text,
-        finding.advice.reason,
-        finding.measured,
-        f"nsystui {finding.door.command_for(_FILES)}",
-        finding.rank_numbers,
-        window,
-        finding.under,
-        gain="" if finding.gain is None else finding.gain.words,
+        finding.id, finding.severity.value, cost, finding.percent, finding.sentence, finding.advice.text,
+        finding.advice.reason, finding.measured, command, finding.rank_numbers, window, finding.under, gain=gain,
         evidence=evidence,
-    )
+    )  # fmt: skip
 
 
 def _changed_finding(change: Change, asked: Asked) -> Told:
@@ -247,11 +230,15 @@ def _table_of(title: str, answer: Answer, top: int, command: str = "") -> Report
 def _table(asked: Asked, name: str, title: str = "", top: int = 0, **values: Any) -> ReportTable:
     question = question_named(name)
     given: Mapping[str, Any] = {key: value for key, value in values.items() if value is not None}
-    answer = ask(question, asked.job, asked.selection, question.read({**question.default_values(), **given}))
+    answer = _answer(asked, name, **given)
     give_back()  # the memory of a table of millions of rows, before the next table
-    return _table_of(
-        title or question.rows.title, answer, top or asked.top, _command(asked, question.command(given, _FILES))
-    )
+    command = _command(asked, question.command(given, _FILES))
+    return _table_of(title or question.rows.title, answer, top or asked.top, command)
+
+
+def _answer(asked: Asked, name: str, **values: Any) -> Answer:
+    question = question_named(name)
+    return ask(question, asked.job, asked.selection, question.read({**question.default_values(), **values}))
 
 
 def _command(asked: Asked, words: str) -> str:
@@ -324,9 +311,7 @@ def _steps(asked: Asked) -> Section:
     tables = [_table(asked, "steps", "by rank", _MAX_RANKS, step_range=asked.step_range)]
     if len(selected_ranks(asked.job.ranks, asked.selection)) > 1 and len(tables[0].answer):
         tables.append(_table(asked, "steps", "across ranks", across=True, step_range=asked.step_range))
-    question = question_named("steps")
-    options = question.read({**question.default_values(), "every": True, "step_range": asked.step_range})
-    drawing = step_lanes(ask(question, asked.job, asked.selection, options), _MAX_RANKS)
+    drawing = step_lanes(_answer(asked, "steps", every=True, step_range=asked.step_range), _MAX_RANKS)
     return _section("steps", "Steps", tables, "steps", drawing=drawing)
 
 
@@ -339,14 +324,11 @@ def _nccl(asked: Asked) -> Section | None:
     pairing = asked.job.pairing()
     if not len(pairing.kernels) and not len(pairing.calls):
         return None
-    question = question_named("nccl")
-    sizes = ask(question, asked.job, asked.selection, question.read({**question.default_values(), "sizes": "exact"}))
+    sizes = _answer(asked, "nccl", sizes="exact")
     drawing = bandwidth_curves(asked.job, asked.selection, sizes) if isinstance(sizes, TableAnswer) else None
     command = _command(asked, f"nccl {_FILES} --sizes exact")
-    tables = [
-        _table(asked, "nccl", "by collective and size"),
-        _table_of("durations and bandwidth by message size", sizes, asked.top, command),
-    ]
+    of_sizes = _table_of("durations and bandwidth by message size", sizes, asked.top, command)
+    tables = [_table(asked, "nccl", "by collective and size"), of_sizes]
     return _section("nccl", "NCCL", tables, "nccl", drawing=drawing)
 
 
@@ -392,16 +374,7 @@ def _capture(asked: Asked) -> Section:
 
 
 _SECTIONS: tuple[tuple[str, Callable[[Asked], Section | None]], ...] = (
-    ("GPUs over time", _over_time),
-    ("Budget of time", _budget),
-    ("What blocked the GPUs", _blocking),
-    ("Critical path", _path),
-    ("Ranks", _ranks),
-    ("Steps", _steps),
-    ("Kernels", _kernels),
-    ("NCCL", _nccl),
-    ("NVTX ranges", _nvtx),
-    ("Efficiency", _efficiency),
-    ("Host", _host),
-    ("Capture and versions", _capture),
-)
+    ("GPUs over time", _over_time), ("Budget of time", _budget), ("What blocked the GPUs", _blocking),
+    ("Critical path", _path), ("Ranks", _ranks), ("Steps", _steps), ("Kernels", _kernels), ("NCCL", _nccl),
+    ("NVTX ranges", _nvtx), ("Efficiency", _efficiency), ("Host", _host), ("Capture and versions", _capture),
+)  # fmt: skip

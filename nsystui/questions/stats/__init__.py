@@ -18,18 +18,9 @@ from nsystui.store.session import Session
 
 FAMILY = "stats"
 DEFAULT = (
-    "nvtx_sum",
-    "osrt_sum",
-    "cuda_api_sum",
-    "cuda_gpu_kern_sum",
-    "cuda_gpu_mem_time_sum",
-    "cuda_gpu_mem_size_sum",
-    "openmp_sum",
-    "um_sum",
-    "um_total_sum",
-    "um_cpu_page_faults_sum",
-    "openacc_sum",
-)
+    "nvtx_sum", "osrt_sum", "cuda_api_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum",
+    "openmp_sum", "um_sum", "um_total_sum", "um_cpu_page_faults_sum", "openacc_sum",
+)  # fmt: skip
 """The default reports of ``nsys stats`` that nsystui has, in its order."""
 
 

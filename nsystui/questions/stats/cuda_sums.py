@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import NAME, Answer, Column, Row, TableAnswer, Unit, adapted
+from nsystui.base.answer import NAME, Answer, Column, Row, TableAnswer, Unit, Value, adapted
 from nsystui.base.selection import Selection
 from nsystui.base.types import Array, Condition, Expression, Ints, Labelled, Query
 from nsystui.base.units import MEGABYTE
@@ -174,12 +174,9 @@ def _with_range(text: str, kernel: str) -> str:
 
 
 def range_named_frame(
-    session: Session,
-    selection: Selection,
-    query: Query,
-    kernel_name: Expression,
+    session: Session, selection: Selection, query: Query, kernel_name: Expression,
     text_columns: Mapping[str, Expression],
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """Return the rows of ``query``, a select from the kernels, with ``name``: range and kernel.
 
     ``text_columns``: more text columns by key; all texts are categories.
@@ -250,28 +247,20 @@ _UNION_COLUMNS = (
     Column("category", header="Category", label="category", importance=2),
     Column("name", header="Operation", label="operation"),
 )
-_SIZE_COLUMNS = tuple(
-    replace(
-        column, header=column.header.replace("(B)", "(MB)"), label=f"{column.label} MB", unit=Unit.MEGABYTES, decimals=3
-    )
-    if column.unit is Unit.BYTES
-    else column
-    for column in SIZE_COLUMNS
-)
 
 
 def sizes_as_nsys(session: Session, selection: Selection) -> TableAnswer:
     """Answer ``cuda_gpu_mem_size_sum``: the bytes of `memory_sizes` in MB of 10⁶."""
-    answer = memory_sizes(session, selection)
-    in_megabytes = [column.unit is Unit.MEGABYTES for column in _SIZE_COLUMNS]
-    rows = [
-        tuple(
-            value / MEGABYTE if is_size and isinstance(value, int | float) else value
-            for is_size, value in zip(in_megabytes, row, strict=True)
-        )
-        for row in answer.rows
-    ]
-    return replace(answer, columns=_SIZE_COLUMNS, rows=rows)
+    answer, columns, cells = memory_sizes(session, selection), list[Column](), list[Sequence[Value]]()
+    for column in SIZE_COLUMNS:
+        values = answer.cells(column.key)
+        if column.unit is Unit.BYTES:
+            values = [value / MEGABYTE if isinstance(value, int | float) else value for value in values]
+            header, label = column.header.replace("(B)", "(MB)"), f"{column.label} MB"
+            column = replace(column, header=header, label=label, unit=Unit.MEGABYTES, decimals=3)
+        columns.append(column)
+        cells.append(values)
+    return replace(answer, columns=tuple(columns), rows=list(zip(*cells, strict=True)))
 
 
 def api_summary_as_nsys(session: Session, selection: Selection) -> TableAnswer:

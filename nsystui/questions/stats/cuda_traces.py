@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from nsystui.base.answer import COUNT, DURATION, NAME, PID, START, STREAM, TID, Answer, Column, TableAnswer, Unit
 from nsystui.base.selection import Selection
-from nsystui.base.types import Expression, Labelled, Query
+from nsystui.base.types import Condition, Expression, Query
 from nsystui.base.units import MEGABYTE
 from nsystui.exports.metadata import pid_column, tid_column
 from nsystui.questions.kernels.summary import block_of, grid_of, name_of
@@ -69,18 +70,10 @@ def _calls_query(selection: Selection) -> Query:
     parts = []
     for table in (tables.api_calls, tables.api_backtraces):
         columns = table.c
-        part = sa.select(
-            job_start(table).label("start"),
-            duration(table).label("duration"),
-            columns.name.label("name"),
-            columns.return_value.label("result"),
-            columns.correlation_id,
-            pid_column(columns.process).label("pid"),
-            tid_column(columns.thread).label("tid"),
-            columns.report,
-            columns.row,
-            columns.thread,
-        )
+        times = job_start(table).label("start"), duration(table).label("duration")
+        thread = pid_column(columns.process).label("pid"), tid_column(columns.thread).label("tid")
+        call = columns.name, columns.return_value.label("result"), columns.correlation_id
+        part = sa.select(*times, *call, *thread, columns.report, columns.row, columns.thread)
         parts.append(part.where(*where(table, selection, columns.name)))
     calls, threads = sa.union_all(*parts).subquery(), _threads()
     is_same = sa.and_(threads.c.report == calls.c.report, threads.c.thread == calls.c.thread)
@@ -101,35 +94,31 @@ def _api_trace(session: Session, selection: Selection, _: ReportOptions) -> Page
     return PagedAnswer.of(session, "cuda-api-trace", _API_COLUMNS, query, everything, missing)
 
 
-def _null_number(label: str) -> Labelled:
-    return sa.cast(sa.null(), sa.BigInteger).label(label)
-
-
-def _megabytes(size: Expression, label: str) -> Labelled:
-    return (size / MEGABYTE).label(label)
-
-
 _GRID = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+_SHARED = ("report", "row", "correlation_id", "context", "stream")
+_OPERATION = (
+    "kind", *_SHARED, "start", "duration", "device_number", "green_context", *_GRID, "registers", "static_memory",
+    "dynamic_memory", "size", "throughput", "source", "target", "name", "kernel_report", "kernel_row",
+)  # fmt: skip
+
+
+def _operations(table: sa.Table, kind: int, conditions: Sequence[Condition], values: Mapping[str, Expression]) -> Query:
+    """Select the columns `_OPERATION` of one table's operations; ``values`` that it lacks are NULL."""
+    cells = {"kind": sa.literal(kind), "start": job_start(table), "duration": duration(table), **values}
+    cells |= {"device_number": table.c.device, "green_context": sa.func.nullif(table.c.green_context, 0)}
+    cells |= {key: table.c[key] for key in _SHARED}
+    return sa.select(*(cells.get(key, sa.null()).label(key) for key in _OPERATION)).where(*conditions)
 
 
 def _kernel_rows(selection: Selection, options: ReportOptions) -> Query:
     columns, name = _KERNELS.c, name_of(_KERNELS, options.names)
-    rows = sa.select(
-        sa.literal(0).label("kind"),
-        *_common_columns(_KERNELS),
-        *(columns[key] for key in _GRID),
-        columns.registers_per_thread.label("registers"),
-        _megabytes(columns.static_shared_memory, "static_memory"),
-        _megabytes(columns.dynamic_shared_memory, "dynamic_memory"),
-        _null_number("size"),
-        _null_number("throughput"),
-        sa.null().label("source"),
-        sa.null().label("target"),
-        name.label("name"),
-        columns.report.label("kernel_report"),
-        columns.row.label("kernel_row"),
-    )
-    return rows.where(*where(_KERNELS, selection, name))
+    values = {
+        **{key: columns[key] for key in _GRID}, "registers": columns.registers_per_thread,
+        "static_memory": columns.static_shared_memory / MEGABYTE,
+        "dynamic_memory": columns.dynamic_shared_memory / MEGABYTE,
+        "name": name, "kernel_report": columns.report, "kernel_row": columns.row,
+    }  # fmt: skip
+    return _operations(_KERNELS, 0, where(_KERNELS, selection, name), values)
 
 
 def _memory_rows(selection: Selection) -> Query:
@@ -137,35 +126,15 @@ def _memory_rows(selection: Selection) -> Query:
     is_memset = columns.is_memset == 1
     # nsys rounds the inverse of the duration down to a whole number; NULL if the duration is 0.
     per_second = sa.literal(_NS_IN_A_SECOND).op("//")(sa.func.nullif(duration(_MEMORY_OPS), 0))
-    rows = sa.select(
-        sa.literal(1).label("kind"),
-        *_common_columns(_MEMORY_OPS),
-        *(_null_number(key) for key in (*_GRID, "registers", "static_memory", "dynamic_memory")),
-        _megabytes(columns.bytes, "size"),
-        _megabytes(columns.bytes * sa.cast(per_second, sa.Double), "throughput"),
+    values = {
+        "size": columns.bytes / MEGABYTE,
+        "throughput": columns.bytes * sa.cast(per_second, sa.Double) / MEGABYTE,
         # nsys shows the memory of a memset in the source column.
-        sa.case((is_memset, columns.target_memory), else_=columns.source_memory).label("source"),
-        sa.case((is_memset, sa.null()), else_=columns.target_memory).label("target"),
-        columns.operation.label("name"),
-        _null_number("kernel_report"),
-        _null_number("kernel_row"),
-    )
-    return rows.where(*where(_MEMORY_OPS, selection, columns.operation))
-
-
-def _common_columns(table: sa.Table) -> list[Expression]:
-    columns = table.c
-    return [
-        columns.report,
-        columns.row,
-        job_start(table).label("start"),
-        duration(table).label("duration"),
-        columns.correlation_id,
-        columns.device.label("device_number"),
-        columns.context,
-        sa.func.nullif(columns.green_context, 0).label("green_context"),
-        columns.stream,
-    ]
+        "source": sa.case((is_memset, columns.target_memory), else_=columns.source_memory),
+        "target": sa.case((is_memset, sa.null()), else_=columns.target_memory),
+        "name": columns.operation,
+    }
+    return _operations(_MEMORY_OPS, 1, where(_MEMORY_OPS, selection, columns.operation), values)
 
 
 def _gpu_query(selection: Selection, options: ReportOptions) -> Query:
@@ -254,20 +223,12 @@ class _Executions:
 def _execution_query(selection: Selection, options: ReportOptions) -> Query:
     rows = _Executions(selection, options)
     kernels, calls, offset = _KERNELS.c, rows.calls.c, _KERNELS.c.clock_offset
-    return rows.select(
-        (calls.start + offset).label("api_start"),
-        sa.case((rows.is_queued, calls.end + offset)).label("queue_start"),
-        (kernels.start + offset).label("kernel_start"),
-        *rows.durations,
-        *rows.thread,
-        calls.name.label("function"),
-        grid_of(_KERNELS).label("grid"),
-        block_of(_KERNELS).label("block"),
-        rows.name.label("name"),
-        kernels.report.label("kernel_report"),
-        kernels.row.label("kernel_row"),
-        calls.row.label("call_row"),
-    )
+    queue_start = sa.case((rows.is_queued, calls.end + offset)).label("queue_start")
+    starts = (calls.start + offset).label("api_start"), queue_start, (kernels.start + offset).label("kernel_start")
+    shape = grid_of(_KERNELS).label("grid"), block_of(_KERNELS).label("block")
+    names = calls.name.label("function"), *shape, rows.name.label("name")
+    ids = kernels.report.label("kernel_report"), kernels.row.label("kernel_row"), calls.row.label("call_row")
+    return rows.select(*starts, *rows.durations, *rows.thread, *names, *ids)
 
 
 def _execution_trace(session: Session, selection: Selection, options: ReportOptions) -> Answer:
@@ -287,14 +248,9 @@ def _execution_summary(session: Session, selection: Selection, options: ReportOp
         _range_execution_groups(session, selection, rows) if options.nvtx_name else _execution_groups(session, rows)
     )
     order = ["total_avg", "function", "name", "report", "pid", "tid", "device"]
-    frame = groups.sort_values(order, ascending=[False] + [True] * (len(order) - 1), kind="stable")
-    return TableAnswer.of_arrays(
-        "cuda-kern-exec-sum",
-        _EXECUTION_SUM_COLUMNS,
-        frame.reset_index(drop=True),
-        None,
-        notes(session, options, tables.api_calls),
-    )
+    frame = groups.sort_values(order, ascending=[False] + [True] * (len(order) - 1), kind="stable", ignore_index=True)
+    missing = notes(session, options, tables.api_calls)
+    return TableAnswer.of_arrays("cuda-kern-exec-sum", _EXECUTION_SUM_COLUMNS, frame, None, missing)
 
 
 _EXECUTION_BYTES = 50

@@ -55,25 +55,19 @@ _COLLECTIVE, _P2P = "collective", "p2p"
 _MPI_SOURCES = {_COLLECTIVE: "collectives", "wait": "start-wait"}
 
 _MPI_SUM_COLUMNS = (
-    *statistics.duration_columns("Instances"),
-    Column("source", header="Source", label="source", importance=1),
-    NAME,
-)
+    *statistics.duration_columns("Instances"), Column("source", header="Source", label="source", importance=1), NAME,
+)  # fmt: skip
 _MPI_TRACE_COLUMNS = (
-    START,
-    END.with_importance(4),
-    DURATION,
-    Column("event", header="Event", label="event"),
+    START, END.with_importance(4), DURATION, Column("event", header="Event", label="event"),
     Column("pid", header="Pid", label="pid", unit=Unit.NUMBER, importance=3),
     Column("tid", header="Tid", label="tid", unit=Unit.NUMBER, importance=3),
-    Column("tag", header="Tag", label="tag", unit=Unit.NUMBER, importance=2),
-    RANK,
+    Column("tag", header="Tag", label="tag", unit=Unit.NUMBER, importance=2), RANK,
     Column("peer", header="PeerRank", label="peer", unit=Unit.NUMBER, importance=1),
     Column("root", header="RootRank", label="root", unit=Unit.NUMBER, importance=1),
     Column("size", header="Size (MB)", label="size MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
     Column("send_size", header="CollSendSize (MB)", label="sent MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
     Column("recv_size", header="CollRecvSize (MB)", label="received MB", unit=Unit.MEGABYTES, decimals=3, importance=1),
-)
+)  # fmt: skip
 
 
 def _mpi_summary(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
@@ -98,40 +92,28 @@ def _mpi_trace(session: Session, selection: Selection, _: ReportOptions) -> Page
     """
     ranks = _mpi_ranks()
     is_same = sa.and_(ranks.c.report == _MPI_CALLS.c.report, ranks.c.thread == _MPI_CALLS.c.thread)
-    query = (
-        sa.select(
-            job_start(_MPI_CALLS).label("start"),
-            job_end(_MPI_CALLS).label("end"),
-            duration(_MPI_CALLS).label("duration"),
-            _MPI_CALLS.c.name.label("event"),
-            pid_column(_MPI_CALLS.c.process).label("pid"),
-            tid_column(_MPI_CALLS.c.thread).label("tid"),
-            _MPI_CALLS.c.tag,
-            ranks.c.rank,
-            _MPI_CALLS.c.remote_rank.label("peer"),
-            _MPI_CALLS.c.root_rank.label("root"),
-            _megabytes(_P2P, _MPI_CALLS.c.send_bytes).label("size"),
-            _megabytes(_COLLECTIVE, _MPI_CALLS.c.send_bytes).label("send_size"),
-            _megabytes(_COLLECTIVE, _MPI_CALLS.c.recv_bytes).label("recv_size"),
-            _MPI_CALLS.c.report,
-            _MPI_CALLS.c.row,
-        )
-        .select_from(_MPI_CALLS.outerjoin(ranks, is_same))
-        .where(*where(_MPI_CALLS, selection, _MPI_CALLS.c.name))
-    )
-    everything, notes = sa.select(_MPI_CALLS.c.row), absent_notes(session, _MPI_CALLS)
+    columns = _MPI_CALLS.c
+    thread = pid_column(columns.process).label("pid"), tid_column(columns.thread).label("tid")
+    peers = ranks.c.rank, columns.remote_rank.label("peer"), columns.root_rank.label("root")
+    sent, received = (_megabytes(_COLLECTIVE, size) for size in (columns.send_bytes, columns.recv_bytes))
+    size = _megabytes(_P2P, columns.send_bytes).label("size")
+    sizes = size, sent.label("send_size"), received.label("recv_size")
+    call = *_times(_MPI_CALLS), columns.name.label("event"), *thread, columns.tag, *peers, *sizes
+    query = sa.select(*call, columns.report, columns.row).select_from(_MPI_CALLS.outerjoin(ranks, is_same))
+    query = query.where(*where(_MPI_CALLS, selection, columns.name))
+    everything, notes = sa.select(columns.row), absent_notes(session, _MPI_CALLS)
     return PagedAnswer.of(session, "mpi-calls", _MPI_TRACE_COLUMNS, query, everything, notes)
+
+
+def _times(table: sa.Table) -> tuple[Expression, ...]:
+    return job_start(table).label("start"), job_end(table).label("end"), duration(table).label("duration")
 
 
 def _mpi_ranks() -> sa.Subquery[Any]:
     """Select each thread's rank, NULL if ambiguous, in one row, so that the join never doubles a call."""
     lowest, highest = sa.func.min(_MPI_RANKS.c.rank), sa.func.max(_MPI_RANKS.c.rank)
-    rank = sa.case((lowest == highest, lowest)).label("rank")
-    return (
-        sa.select(_MPI_RANKS.c.report, _MPI_RANKS.c.thread, rank)
-        .group_by(_MPI_RANKS.c.report, _MPI_RANKS.c.thread)
-        .subquery()
-    )
+    keys, rank = (_MPI_RANKS.c.report, _MPI_RANKS.c.thread), sa.case((lowest == highest, lowest)).label("rank")
+    return sa.select(*keys, rank).group_by(*keys).subquery()
 
 
 def _megabytes(call_type: str, size: Expression) -> Expression:
@@ -143,13 +125,10 @@ _SEND_WAITS = "IB: Send waits"
 _SAMPLES, _ADAPTERS = tables.nic_metrics, tables.nic_devices
 
 _CONGESTION_COLUMNS = (
-    START,
-    END.with_importance(2),
-    DURATION.with_importance(1),
+    START, END.with_importance(2), DURATION.with_importance(1),
     Column("send_waits", header="Send wait rate", label="send waits/ms", unit=Unit.TICK_RATE),
-    Column("guid", header="GUID", label="guid", importance=1),
-    Column("device", header="Name", label="device"),
-)
+    Column("guid", header="GUID", label="guid", importance=1), Column("device", header="Name", label="device"),
+)  # fmt: skip
 
 
 def _congestion(session: Session, selection: Selection, options: ReportOptions) -> PagedAnswer:
@@ -167,20 +146,10 @@ def _congestion(session: Session, selection: Selection, options: ReportOptions) 
         adapters.c.report == _SAMPLES.c.report, adapters.c.nic == _SAMPLES.c.nic, _SAMPLES.c.is_switch == 0
     )
     guid = sa.case((_SAMPLES.c.is_switch == 1, _SAMPLES.c.nic), else_=adapters.c.guid)
-    query = (
-        sa.select(
-            job_start(_SAMPLES).label("start"),
-            job_end(_SAMPLES).label("end"),
-            duration(_SAMPLES).label("duration"),
-            _SAMPLES.c.value.label("send_waits"),
-            (sa.literal("0x", sa.Text) + sa.func.to_hex(guid, type_=sa.Text)).label("guid"),
-            adapters.c.name.label("device"),
-            _SAMPLES.c.report,
-            _SAMPLES.c.row,
-        )
-        .select_from(_SAMPLES.outerjoin(adapters, is_sampled))
-        .where(*conditions, _SAMPLES.c.value > options.ticks_threshold)
-    )
+    hexadecimal = (sa.literal("0x", sa.Text) + sa.func.to_hex(guid, type_=sa.Text)).label("guid")
+    sample = *_times(_SAMPLES), _SAMPLES.c.value.label("send_waits"), hexadecimal, adapters.c.name.label("device")
+    query = sa.select(*sample, _SAMPLES.c.report, _SAMPLES.c.row).select_from(_SAMPLES.outerjoin(adapters, is_sampled))
+    query = query.where(*conditions, _SAMPLES.c.value > options.ticks_threshold)
     everything, notes = sa.select(_SAMPLES.c.row).where(is_waiting), absent_notes(session, _SAMPLES)
     return PagedAnswer.of(session, "network-congestion", _CONGESTION_COLUMNS, query, everything, notes)
 

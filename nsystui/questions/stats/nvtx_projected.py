@@ -225,9 +225,7 @@ def _sizes(session: Session, report: Report, selection: Selection) -> Arrays:
         "is_push_pop": on_gpu.is_push_pop,
         "total": on_gpu.gpu_end - on_gpu.gpu_start,
         "range_total": on_gpu.end - on_gpu.start,
-        "op_count": on_gpu.op_count,
-        "level": on_gpu.level,
-        "child_count": on_gpu.child_count,
+        **{key: getattr(on_gpu, key) for key in _COUNTS},
     }
 
 

@@ -72,15 +72,9 @@ class RangeTrace:
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        columns: tuple[Column, ...],
-        ranges: NestedRanges,
-        texts: Texts,
-        selection: Selection,
-        notes: Sequence[str],
-        outside: Sequence[Row] = (),
-    ) -> RangeTrace:
+        cls, name: str, columns: tuple[Column, ...], ranges: NestedRanges, texts: Texts, selection: Selection,
+        notes: Sequence[str], outside: Sequence[Row] = (),
+    ) -> RangeTrace:  # fmt: skip
         """Return the ranges that the selection names, as nsys orders them by start, after ``outside``.
 
         If ranges start together, the first to end is first, as in the only two known cases.
@@ -202,14 +196,9 @@ def _push_pop_trace(session: Session, selection: Selection, _: ReportOptions) ->
         ranges = ranges_as_nsys(session, report, selection, texts)
         ranges = ranges.only(ranges.is_push_pop)
         nesting = nest(ranges.start, ranges.end, ranges.thread)
-        part = _PushPopRanges(
-            **vars(ranges),
-            parent=np.where(nesting.parent == NO_PARENT, NO_PARENT, nesting.parent + offset),
-            level=nesting.level,
-            child_count=nesting.child_count,
-            child_time=nesting.child_time,
-        )
-        parts.append(part)
+        parent = np.where(nesting.parent == NO_PARENT, NO_PARENT, nesting.parent + offset)
+        nested = {key: getattr(nesting, key) for key in ("level", "child_count", "child_time")}
+        parts.append(_PushPopRanges(**vars(ranges), parent=parent, **nested))
         offset += len(ranges)
     notes = missing_notes(session, tables.nvtx_ranges)
     return RangeTrace.of("nvtx-pushpop-trace", _TRACE_COLUMNS, joined(parts), texts, selection, notes)

@@ -83,15 +83,12 @@ def filter_nvtx(session: Session, name: RangeName) -> tuple[tuple[int, Window], 
 
     A range that was never closed extends to the end. Raises UsageError if no report has the range.
     """
-    windows = []
-    for report in session.reports:
-        span = _span(session.part([report.index]), report.index, name)
-        if span is not None:
-            windows.append((report.index, span))
+    spans = ((report.index, _span(session.part([report.index]), report.index, name)) for report in session.reports)
+    windows = tuple((index, span) for index, span in spans if span is not None)
     if not windows:
         domain = "any domain" if name.domain is None else f"domain {name.domain!r}" if name.domain else "no domain"
         raise UsageError(f"no NVTX range {name.text!r} in {domain} with index {name.index} in these exports")
-    return tuple(windows)
+    return windows
 
 
 def _span(session: Session, report: int, name: RangeName) -> Window | None:
@@ -99,16 +96,8 @@ def _span(session: Session, report: int, name: RangeName) -> Window | None:
     conditions = [columns.report == report, columns.name == name.text, columns.start.is_not(None)]
     if name.domain is not None:
         conditions.append(sa.func.coalesce(columns.domain, "") == name.domain)
-    query = (
-        sa.select(job_start(tables.nvtx_ranges), job_end(tables.nvtx_ranges))
-        .where(*conditions)
-        .order_by(columns.start, columns.row)
-        .offset(name.index)
-        .limit(1)
-    )
-    rows = session.rows(query)
-    if not rows:
-        return None
-    start, end = rows[0]
-    # A range without length still contains events at that moment.
-    return Window(start, max(end, start + 1) if end is not None else _LAST)
+    query = sa.select(job_start(tables.nvtx_ranges), job_end(tables.nvtx_ranges)).where(*conditions)
+    for start, end in session.rows(query.order_by(columns.start, columns.row).offset(name.index).limit(1)):
+        # A range without length still contains events at that moment.
+        return Window(start, max(end, start + 1) if end is not None else _LAST)
+    return None

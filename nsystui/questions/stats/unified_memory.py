@@ -72,14 +72,8 @@ def _totals(session: Session, selection: Selection, _: ReportOptions) -> TableAn
     cpu = summed(_CPU, sa.func.count(), _CPU.c.address)
     gpu = summed(_GPU, sa.func.sum(_GPU.c.count), _GPU.c.address)
     lowest, highest = zip(*(part[1:] for part in (cpu, gpu, htod, dtoh)), strict=True)
-    row: Row = (
-        _megabytes(htod[0]),
-        _megabytes(dtoh[0]),
-        cpu[0],
-        gpu[0],
-        None if None in lowest else _hexadecimal(min(lowest)),
-        None if None in highest else _hexadecimal(max(highest)),
-    )
+    span = [None if None in ends else _hexadecimal(of(ends)) for of, ends in ((min, lowest), (max, highest))]
+    row: Row = (_megabytes(htod[0]), _megabytes(dtoh[0]), cpu[0], gpu[0], *span)
     return TableAnswer("um-totals", _TOTAL_COLUMNS, [row], 1, notes)
 
 
@@ -108,15 +102,9 @@ def _addresses(session: Session, selection: Selection, options: ReportOptions) -
 def _by_address(selection: Selection) -> Query:
     """Select sums by report and address; ``NULL`` means that the address has no such events in the report."""
     kind, size = _COPIES.c.copy_kind, _COPIES.c.bytes
-    migrations = _part(
-        _COPIES,
-        _COPIES.c.virtual_address,
-        [*where(_COPIES, selection), kind.in_((_HOST_TO_DEVICE, _DEVICE_TO_HOST))],
-        htod=sa.case((kind == _HOST_TO_DEVICE, size)),
-        dtoh=sa.case((kind == _DEVICE_TO_HOST, size)),
-        bytes=size,
-        duration=duration(_COPIES),
-    )
+    moves = {key: sa.case((kind == way, size)) for key, way in (("htod", _HOST_TO_DEVICE), ("dtoh", _DEVICE_TO_HOST))}
+    are_moves = [*where(_COPIES, selection), kind.in_((_HOST_TO_DEVICE, _DEVICE_TO_HOST))]
+    migrations = _part(_COPIES, _COPIES.c.virtual_address, are_moves, **moves, bytes=size, duration=duration(_COPIES))
     cpu = _part(_CPU, _CPU.c.address, where(_CPU, selection), cpu=sa.literal(1, sa.BigInteger))
     gpu = _part(_GPU, _GPU.c.address, where(_GPU, selection), gpu=_GPU.c.count)
     rows = sa.union_all(migrations, cpu, gpu).subquery()

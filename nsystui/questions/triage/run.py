@@ -15,8 +15,8 @@ from nsystui.base.types import grouped
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals
+from nsystui.questions.blocking.budget import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
 from nsystui.questions.blocking.dependencies import unresolved_waits
-from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
 from nsystui.questions.blocking.parts import LONG, PARTS, bounds
 from nsystui.questions.capture.launch_account import lost_work
 from nsystui.questions.host.time_budget import (

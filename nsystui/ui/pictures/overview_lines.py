@@ -14,7 +14,6 @@ from nsystui.base.text import counted, few, safe_text, shorten, width_of
 from nsystui.base.units import format_value
 from nsystui.questions.queries.question import SCREENS
 from nsystui.questions.queries.registry import view_of_table
-from nsystui.questions.ranks.job_words import job_words, machine_words
 from nsystui.ui import keys
 from nsystui.ui.widgets.panels import TextPart, wrapped
 from nsystui.ui.widgets.plots import BLOCKS, NO_DATA
@@ -65,7 +64,7 @@ def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: in
     The title line keeps the screens' names. ``so_far``: more reports are being read. A single line keeps the quality of
     the numbers and leaves out the machine.
     """
-    job, machine = job_words(facts), machine_words(facts)
+    job, machine = facts.words, facts.machine_words
     if lines < 2:
         job, machine = job[:1] + machine[: not facts.clocks_aligned] + job[1:], []
     job[0] += " so far" if so_far else ""

@@ -13,8 +13,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
 from nsystui.questions.efficiency import tables
-from nsystui.questions.efficiency.device import Useful
-from nsystui.questions.efficiency.result import Efficiency, Factor, device_factors, efficiency, host_factors
+from nsystui.questions.efficiency.result import Efficiency, Factor, Useful, device_factors, efficiency, host_factors
 from nsystui.questions.job.job import OpenJob
 from nsystui.ui.doors import show_view
 from nsystui.ui.screens.table import TableScreen

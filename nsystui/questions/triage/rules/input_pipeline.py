@@ -345,13 +345,10 @@ def _workers(case: Case, idle_spans: Sequence[IdleSpan]) -> list[_Worker]:
             continue
         states = scheduling.threads.get(thread.thread)
         ran = None if states is None else intersect(states.labelled(RUNNING), inside).length / inside.length
-        count = pinning = 0
-        function = ""
-        thread_samples = samples.threads.get(thread.thread)
-        if thread_samples is not None:
+        pinning, function, nodes = 0, "", np.zeros(0, np.int64)
+        if (thread_samples := samples.threads.get(thread.thread)) is not None:
             nodes = thread_samples.nodes[inside.before(thread_samples.times)[1] > 0]
-            count = len(nodes)
-        if thread_samples is not None and count:
+        if count := len(nodes):
             report = thread.thread[0]
             group = SampleGroup((thread,), {report: np.bincount(nodes, minlength=len(samples.stacks[report].tree))})
             top = top_function(samples, group)

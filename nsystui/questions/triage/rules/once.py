@@ -247,8 +247,8 @@ _CONTEXT, _HOST_MEMORY, _LAUNCHES = "context-creation", "host-allocation", "firs
 _FIRST_CALLS = 20
 _MIN_RATIO = 10
 """The minimum length of the call that creates the context, in medians of later calls."""
-_NO_CONTEXT = re.compile(r"Synchronize|Memcpy|Memset|Launch|EventQuery|StreamQuery")
-_BEFORE_CONTEXT = re.compile(r"^cu(?:Init|Library|ModuleGetLoadingMode|DeviceGet)|^cuda(?:GetDevice|DeviceGet)")
+_NO_CONTEXT = "Synchronize|Memcpy|Memset|Launch|EventQuery|StreamQuery"
+_BEFORE_CONTEXT = "^cu(?:Init|Library|ModuleGetLoadingMode|DeviceGet)|^cuda(?:GetDevice|DeviceGet)"
 """Calls that need no context, and create none."""
 HOST_CALLS = (
     "cudaHostAlloc", "cudaMallocHost", "cudaFreeHost", "cudaHostRegister", "cudaHostUnregister", "cuMemHostAlloc",
@@ -292,67 +292,45 @@ def first_use(case: Case) -> Sequence[Finding | NotChecked]:
     """Find the cost of the CUDA context, pinned memory, and first launches of kernels (docs/numbers.md#first-use)."""
     if not case.job.session.count(tables.api_calls) or not case.devices:
         return [NotChecked(_CONTEXT, f"needs GPU work and CUDA API calls: {case.record(*CUDA_TABLES)}")]
-    first = {task: call for task, call in _first_long_calls(case).items() if not _NO_CONTEXT.search(call.name)}
-    contexts = []
-    for task, (before, usual, total) in sorted(_compared(case, first).items()):
-        call, length = first[task], first[task].end - first[task].start
-        if before < _FIRST_CALLS and (usual is None or length >= _MIN_RATIO * usual):
-            share, extra = 100 * length / float(total or 1), length - round(usual or 0)
-            contexts.append(_First(case.rank_of[task], call.name, call.start, call.end, extra, share))
+    contexts = _contexts(case)
     findings = [_context_finding(case, contexts), _host_memory(case, contexts), _first_launches(case)]
     return [finding for finding in findings if finding is not None]
 
 
-class _Call(NamedTuple):
-    """A call of a process: job time, row and name."""
-
-    start: int
-    row: int
-    name: str
-    end: int
-
-
-def _first_long_calls(case: Case) -> dict[Task, _Call]:
+def _contexts(case: Case) -> list[_First]:
+    """Return the call of each process that creates its context: its first long call, if before all GPU work."""
     begins: dict[Task, int] = {}
     for device in case.job.busy(case.scope).gpus:
         task, worked = device.device.task.task, device.worked(case.window_of(device))
         if worked is not None:
             begins[task] = min(begins.get(task, worked.start), worked.start)
     if not begins:
-        return {}
-    calls, min_length = tables.api_calls, case.thresholds.context_ms * 1e6
+        return []
+    calls, columns = tables.api_calls, tables.api_calls.c
     tasks = {"report": [task.report for task in begins], "process": [task.process for task in begins]}
-    began = given({**tasks, "begin": list(begins.values())}).cte("asked")
-    start, end = job_start(calls), job_end(calls)
-    query = (
-        sa.select(calls.c.report, calls.c.process, start, calls.c.row, calls.c.name, end)
-        .join_from(calls, began, sa.and_(calls.c.report == began.c.report, calls.c.process == began.c.process))
-        .where(*where(calls, case.scope), end - start >= min_length, start < began.c.begin, calls.c.name.is_not(None))
-    )
-    rows = sorted(case.job.session.rows(query), reverse=True)  # the first call of a process last
-    rows = [row for row in rows if not _BEFORE_CONTEXT.search(row[4])]
-    return {Task(report, process): _Call(*values) for report, process, *values in rows}
-
-
-def _compared(case: Case, candidates: Mapping[Task, _Call]) -> dict[Task, tuple[int, float | None, int | None]]:
-    """Return by process: calls before the candidate, median of its later calls, and sum of all calls, ns."""
-    if not candidates:
-        return {}
-    calls = tables.api_calls
-    rows = [(task.report, task.process, call.start, call.row, call.name) for task, call in candidates.items()]
-    columns = zip(("report", "process", "start", "row", "name"), zip(*rows, strict=True), strict=True)
-    asked = given(dict(columns)).cte("asked")
-    start, candidate = job_start(calls), asked.c
-    is_before = sa.or_(start < candidate.start, sa.and_(start == candidate.start, calls.c.row < candidate.row))
-    before = sa.func.count().filter(is_before, calls.c.end.is_not(None))
-    usual = sa.func.median(duration(calls)).filter(calls.c.name == candidate.name, start > candidate.start)
-    query = (
-        sa.select(calls.c.report, calls.c.process, before, usual, sa.func.sum(duration(calls)))
-        .join_from(calls, asked, sa.and_(calls.c.report == asked.c.report, calls.c.process == asked.c.process))
-        .where(*where(calls, case.scope))
-        .group_by(calls.c.report, calls.c.process)
-    )
-    return {Task(report, process): tuple(rest) for report, process, *rest in case.job.session.rows(query)}
+    began = given({**tasks, "begin": list(begins.values())}).cte("asked").c
+    start, length = job_start(calls), duration(calls)
+    is_long = [length >= case.thresholds.context_ms * 1e6, start < began.begin, columns.report == began.report]
+    creates = sa.not_(sa.func.regexp_matches(columns.name, _BEFORE_CONTEXT, type_=sa.Boolean))
+    number = sa.func.row_number().over(partition_by=(columns.report, columns.process), order_by=(start, columns.row))
+    keys = columns.report, columns.process, columns.row, columns.name, start.label("start"), length.label("length")
+    long = sa.select(*keys, number.label("number")).where(*is_long, columns.process == began.process, creates)
+    long_calls = long.where(*where(calls, case.scope)).subquery("long").c
+    may_create = sa.not_(sa.func.regexp_matches(long_calls.name, _NO_CONTEXT, type_=sa.Boolean))
+    first = sa.select(*(long_calls[key.name] for key in keys)).where(long_calls.number == 1, may_create).cte("first").c
+    is_before = sa.or_(start < first.start, sa.and_(start == first.start, columns.row < first.row))
+    before = sa.func.count().filter(is_before, columns.end.is_not(None))
+    usual = sa.func.median(length).filter(columns.name == first.name, start > first.start)
+    query = sa.select(*first, before, usual, sa.func.sum(length)).group_by(*first)
+    is_of_process = columns.report == first.report, columns.process == first.process
+    contexts = []
+    for report, process, _, name, begin, time, count, median, total in sorted(
+        case.job.session.rows(query.where(*is_of_process, *where(calls, case.scope)))
+    ):
+        if count < _FIRST_CALLS and (median is None or time >= _MIN_RATIO * median):
+            rank, share = case.rank_of[Task(report, process)], 100 * time / float(total or 1)
+            contexts.append(_First(rank, name, begin, begin + time, time - round(median or 0), share))
+    return contexts
 
 
 def _context_finding(case: Case, contexts: Sequence[_First]) -> Finding | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -15,25 +14,13 @@ from nsystui.base.answer import DEVICE, HOST, RANK, Column, Row, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted
 from nsystui.base.types import Array, Floats
-from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
-from nsystui.questions.host.mpi_exchanges import Pair, exchanges
 from nsystui.questions.queries.conditions import duration, job_end, job_start, where
 from nsystui.questions.queries.mpi import has_mpi, mpi_rows
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import shares_clock
-from nsystui.questions.triage.case import (  # fmt: skip
-    Case,
-    Place,
-    Spans,
-    by_place,
-    bytes_words,
-    rank_words,
-    spans,
-    time_words,
-    worked_by,
-)
+from nsystui.questions.triage.case import Case, Place, Spans, by_place, rank_words, spans, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import FEWEST, Kernel, KernelLaunches, kernel_launches
 from nsystui.questions.triage.rule import BY_COMMUNICATION, BY_CPU, IDLE, FindingKind, rule
@@ -50,7 +37,6 @@ _MPI_WAITS_COLUMNS = (
     Column("inside", header="In Blocking Calls (ns)", label="in calls", unit=Unit.DURATION),
     Column("count", header="Blocking Calls", label="calls", unit=Unit.COUNT, importance=1),
     Column("name", header="Most Time In", label="most time in"),
-    Column("exchange", header="Exchanging (ns)", label="exchanging", unit=Unit.DURATION, importance=1),
 )  # fmt: skip
 
 _ADVICE_OF_ONE = Advice(
@@ -66,18 +52,7 @@ _FEWEST, _LONGER = 4, 10
 """Among at least `_FEWEST` calls, leading calls of `_LONGER` times the median or more set up connections."""
 _SPREAD = 0.1
 """If waits differ by a smaller share, no rank is late."""
-_SLOW, _ALIKE = 2.0, 2.0
-"""A slow pair has at most 1 / `_SLOW` of the median rate of pairs whose message size differs at most `_ALIKE` times."""
-_PAIRS = 3
-
-_SLOW_PAIR = Advice(
-    "Check the link and the peer access between the GPUs of this pair (`nvidia-smi topo -m`). Place ranks that "
-    "exchange large messages on linked GPUs.",
-    "The other pairs exchange messages of similar size faster, and then wait for this pair.",
-)
-
-
-_MpiWaitsRow = tuple[int, str | None, int, int, int, str | None, int | None]
+_MpiWaitsRow = tuple[int, str | None, int, int, int, str | None]
 
 
 @rule(300, IDLE | {"mpi_calls", "nvtx_ranges", "api_calls"}, FindingKind("mpi-waits", "blocking MPI calls", BY_CPU))
@@ -99,8 +74,7 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     cost = round(sum(waited[item].length for item in judged) / max(len(judged), 1))
     if not judged or case.percent(cost) < case.thresholds.mpi_percent:
         return []
-    pairs = exchanges(case.job.session, case.scope)
-    rows = _rows(case, table, waited, calls, pairs)
+    rows = _rows(case, table, waited, calls)
     line = f"most time in {max(rows, key=lambda row: row[2])[5]}"
     sentence = (
         f"Blocking MPI calls {'leave the GPU idle for' if on_gpus else 'take'} {time_words(cost)} per rank "
@@ -111,8 +85,6 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     is_steady = case.percent(cost - first) >= case.thresholds.mpi_percent
     rank_words, advice = _extremes({item: waited[item].length - set_up[item] for item in judged}, bool(first))
     sentence += set_up_words + rank_words
-    if slow_words := _slow_pair(case, pairs):
-        sentence, advice = sentence + slow_words, _SLOW_PAIR
     idle_words, with_gpu = (" while the GPU is idle, in the steady state", " with a GPU") if on_gpus else ("", "")
     measured = f"Time in blocking MPI calls (threads merged){idle_words}. The mean is over the ranks{with_gpu}."
     ranks = tuple(sorted(item.rank for item in judged if waited[item].length))
@@ -150,23 +122,6 @@ def _extremes(waits: Mapping[RankedTask, int], in_later_calls: bool) -> tuple[st
     return words, Advice(
         f"Look at what rank {low.rank} does before these calls. Then overlap them (MPI_I…, GPU work in between).",
         "The rank that waits least arrives last, and the other ranks wait for it. The rest is the transfer itself.",
-    )
-
-
-def _slow_pair(case: Case, pairs: Sequence[Pair]) -> str:
-    """Compare the slowest pair with the median of the pairs with messages of similar size; empty if it is not slow."""
-    slowest = min(pairs, key=lambda pair: pair.rate, default=None)
-    alike = [] if slowest is None else [pair for pair in pairs if 1 / _ALIKE <= pair.size / slowest.size <= _ALIKE]
-    if slowest is None or len(alike) < _PAIRS:
-        return ""
-    usual = median(pair.rate for pair in alike if pair is not slowest)
-    if slowest.rate * _SLOW > usual:
-        return ""
-    numbers = " and ".join(str(case.rank_of[task]) for task in slowest.tasks)
-    rate, usual_rate = (format_value(Unit.RATE, value) for value in (slowest.rate, usual))
-    return (
-        f" Ranks {numbers} exchange messages of {bytes_words(round(slowest.size))} at {rate}, the other pairs at "
-        f"{usual_rate}. The other ranks wait for this pair."
     )
 
 
@@ -212,14 +167,8 @@ def _leading(case: Case, table: sa.FromClause) -> dict[_Call, float]:
     return usual_by_call
 
 
-def _rows(
-    case: Case, table: sa.FromClause, waited: Mapping[RankedTask, Intervals], calls: Spans, pairs: Sequence[Pair]
-) -> list[_MpiWaitsRow]:
-    """Return rows by rank: the longest exchange first, because other ranks wait for it, then the longest wait."""
-    spent: Counter[Task] = Counter()
-    for pair in pairs:
-        for task in pair.tasks:
-            spent[task] += pair.time
+def _rows(case: Case, table: sa.FromClause, waited: Mapping[RankedTask, Intervals], calls: Spans) -> list[_MpiWaitsRow]:
+    """Return a row for each rank, the longest wait first."""
     query = (
         sa.select(table.c.report, table.c.process, table.c.name, sa.func.count(), sa.func.sum(duration(table)))
         .where(*where(table, case.scope), table.c.end.is_not(None))
@@ -232,8 +181,8 @@ def _rows(
     for item, wait in waited.items():
         names, inside = named.get(item.task, []), calls.of(item.task).length
         call, count = max(names)[1] if names else None, sum(count for _, _, count in names)
-        rows.append((item.rank, item.host or None, wait.length, inside, count, call, spent.get(item.task)))
-    return sorted(rows, key=lambda row: (-(row[6] or 0), -row[2], row[0]))
+        rows.append((item.rank, item.host or None, wait.length, inside, count, call))
+    return sorted(rows, key=lambda row: (-row[2], row[0]))
 
 
 _DIFFERENT_WORK_COLUMNS = (
