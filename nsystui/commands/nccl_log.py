@@ -109,9 +109,9 @@ def _read(
     if cut is None:
         summary.add(reader.read(read))
         return
-    heard, outside = cut.heard, cut.outside
+    heard, outside = cut.heard.number, cut.outside
     summary.add(cut.of(reader.read(read)))
-    if cut.heard == heard and cut.outside > outside:
+    if cut.heard.number == heard and cut.outside > outside:
         line.clear()
         shared.complain(f"{log.name}: no training lines to cut it by, so --steps leaves all of its calls out")
 

@@ -194,6 +194,6 @@ def test_nccl_kernels_are_told_apart_by_the_range_that_launched_them(nccl):
         expected[re.sub("[0-9]+", "*", max(around)[1]) if around else None] += 1
     with closing(OpenJob(session_over(nccl))) as job:
         by = (NcclProperty.RANGE,)
-        answer = nccl_summary(job.session, Selection(), job.ranks, job.pairing_by(by), by, KERNEL)
+        answer = nccl_summary(job, Selection(), job.pairing_by(by), by, KERNEL)
     assert {row["range"]: row["count"] for row in answer.records()} == expected
     assert len(expected) > 1

@@ -10,7 +10,7 @@ from triaging import finding, told, triaged
 
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
-from nsystui.questions.nccl.pairing import NcclPairing
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.recording import recording_advice
@@ -136,8 +136,8 @@ def test_an_export_that_includes_payloads_is_not_advised_to_be_written_again(tmp
         out.kernel(process, 0, 7, 60_000, 90_000, name="ncclDevKernel_AllReduce", correlation_id=2)
     advice = finding(triaged(out.path), "no-message-sizes").advice.text
     assert ("nsys export" in advice) == (not included) and "--nccl-log" in advice and "2.16.2" in advice
-    job = opened(out.path)
-    notes = nccl_summary(job, Selection(), ranked_tasks(job), NcclPairing.load(job)).notes
+    job = OpenJob(opened(out.path))
+    notes = nccl_summary(job, Selection(), job.pairing()).notes
     assert advice.removeprefix("To see bandwidth: ").rstrip(".") in notes[0]
 
 

@@ -40,7 +40,7 @@ def test_a_collective_transfers_or_waits_if_all_ranks_are_open(tmp_path: Path, h
     job.align(ClockMode.COLLECTIVES)
     everything, collectives = Selection(), job.collectives()
     assert collective_kinds(everything, job.ranks, collectives).cells("verdict") == [verdict]
-    assert nccl_summary(job.session, everything, job.ranks, job.pairing(), what="kernel").cells("verdict") == [verdict]
+    assert nccl_summary(job, everything, job.pairing(), what="kernel").cells("verdict") == [verdict]
     single = set(collective_operations(everything, job.ranks, collectives).cells("verdict"))
     assert single <= {"skew", "transfer-bound", "mixed", "unknown"}
     assert single == {"unknown"} or verdict != "unknown"

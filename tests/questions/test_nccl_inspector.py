@@ -301,9 +301,7 @@ def test_another_process_tells_nothing(reduced, text, pid):
     pairing = aligned(reduced, log(text, ("AllReduce", 100), ("AllReduce", 7), ("AllGather", 7), pid=pid))
     assert pairing.calls["message_size"].isna().all()
     assert "no calls of these processes" in pairing.notes[0]
-    advice = [
-        note for note in nccl_summary(reduced.session, Selection(), reduced.ranks, pairing).notes if "NCCL 2" in note
-    ]
+    advice = [note for note in nccl_summary(reduced, Selection(), pairing).notes if "NCCL 2" in note]
     assert len(advice) == 1 and "--nccl-log" not in advice[0]
 
 

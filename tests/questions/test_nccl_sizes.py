@@ -101,7 +101,7 @@ class TestBySize:
     def by_size(
         self, job: OpenJob, by: NcclProperty = NcclProperty.BYTES, selection: Selection = EVERYTHING
     ) -> TableAnswer:
-        return bandwidth_by_size(job.session, selection, job.ranks, job.pairing(), by)
+        return bandwidth_by_size(job, selection, job.pairing(), by)
 
     @pytest.mark.campaign
     def test_spread_of_the_durations_of_each_size(self, timed):
@@ -150,7 +150,7 @@ class TestDurationsOfOneSize:
 
     def test_every_rank_and_all_have_the_same_spans(self, job):
         size = 4 << 20
-        answer = durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", size)
+        answer = durations_of_size(job, EVERYTHING, job.pairing(), "AllReduce", size)
         expected = self.naive(job, "AllReduce", size)
         values = [one for own in expected.values() for one in own]
         rows = [dict(zip([one.key for one in answer.columns], row, strict=True)) for row in answer.rows]
@@ -167,7 +167,7 @@ class TestDurationsOfOneSize:
                 assert one["percent"] == pytest.approx(100 * len(inside) / len(own))
 
     def test_without_a_size_it_is_the_one_that_took_longest(self, job):
-        answer = durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", None)
+        answer = durations_of_size(job, EVERYTHING, job.pairing(), "AllReduce", None)
         kernels = job.pairing().kernels
         own = kernels[kernels["collective"] == "AllReduce"]
         longest = max(
@@ -182,14 +182,14 @@ class TestDurationsOfOneSize:
         for duration in (1_000, 3_000):
             kernel(program, "AllReduce", duration)
         job = program.job()
-        answer = durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", None)
+        answer = durations_of_size(job, EVERYTHING, job.pairing(), "AllReduce", None)
         job.close()
         assert sum(row[3] for row in answer.rows if row[0] is None) == 2
         assert "AllReduce of unknown message size" in answer.notes[0]
 
     def test_a_size_that_nothing_has_is_said_with_those_that_there_are(self, job):
         with pytest.raises(UsageError, match=r"no AllReduce kernel of 5 B.*there are .*4 MiB"):
-            durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", 5)
+            durations_of_size(job, EVERYTHING, job.pairing(), "AllReduce", 5)
 
 
 # 4 ranks, a message of 80,000 bytes in 5,000 ns: algorithm bandwidth, then bus bandwidth.
@@ -280,7 +280,7 @@ def programs(tmp_path_factory) -> Iterator[Callable[[str], tuple[pd.DataFrame, A
         process, expected = written_[name]
         by = expected[0] if isinstance(expected[0], NcclProperty) else NcclProperty.COLLECTIVE
         only = Selection(tasks=frozenset({Task(0, process.process.global_id)}))
-        frame = nccl_summary(job.session, only, job.ranks, job.pairing(), (by,)).frame()
+        frame = nccl_summary(job, only, job.pairing(), (by,)).frame()
         kernels = frame[frame["what"] == KERNEL]
         return kernels.sort_values("stream") if by is NcclProperty.STREAM else kernels, expected[
             by is not NcclProperty.COLLECTIVE :
@@ -302,7 +302,7 @@ def test_bandwidths_of_a_program(programs, name):
 @pytest.mark.campaign
 def test_an_old_nccl_gives_the_same_without_communicators(tmp_path):
     job = open_job(*training_job(tmp_path, ranks=2, steps=1, layers=2, payload_layout=NcclPayloads.BEFORE_2_25))
-    frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing()).frame()
+    frame = nccl_summary(job, Selection(), job.pairing()).frame()
     told = frame[frame["what"] == KERNEL]
     assert told["communicator"].isna().all()
     # Two communicators were made before the first collective: the number of ranks of each is unknown.
@@ -346,16 +346,14 @@ def by_hand_without_wait(job: Any) -> dict[tuple[str, int], float]:
 def test_bandwidth_without_waiting_is_that_of_the_last_rank_to_arrive_where_all_ranks_are_open(tmp_path):
     paths = training_job(tmp_path, ranks=3, steps=2, layers=1)
     job = open_job(*paths)
-    answer = nccl_summary(
-        job.session, Selection(), job.ranks, job.pairing(), (NcclProperty.COLLECTIVE, NcclProperty.BYTES), KERNEL
-    )
+    answer = nccl_summary(job, Selection(), job.pairing(), (NcclProperty.COLLECTIVE, NcclProperty.BYTES), KERNEL)
     frame = answer.frame().dropna(subset=["busbw_without_wait"])
     found = {(row.collective, int(row.message_size)): row.busbw_without_wait for row in frame.itertuples()}
     assert found and found == pytest.approx({key: by_hand_without_wait(job)[key] for key in found})
     assert (frame["busbw_without_wait"] >= frame["busbw"]).all()
     job.close()
     job = open_job(*paths[:2])
-    frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (NcclProperty.COLLECTIVE,), KERNEL).frame()
+    frame = nccl_summary(job, Selection(), job.pairing(), (NcclProperty.COLLECTIVE,), KERNEL).frame()
     assert frame["busbw"].notna().any() and frame["busbw_without_wait"].isna().all()
     job.close()
 
@@ -401,7 +399,7 @@ class TestExposedTime:
         program.compute(start + 21_000, start + 26_000, device=1)
         program.call("ncclAllGather", size=8, launches=1, kernel="AllGather")
         job = program.job()
-        frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (NcclProperty.COLLECTIVE,)).frame()
+        frame = nccl_summary(job, Selection(), job.pairing(), (NcclProperty.COLLECTIVE,)).frame()
         told = frame[frame["what"] == KERNEL].set_index("collective")
         assert told["exposed"].to_dict() == {"AllReduce": 4_000, "AllGather": 5_000}
         assert told["overlapped"].to_dict() == pytest.approx({"AllReduce": 60.0, "AllGather": 0.0})
@@ -409,9 +407,7 @@ class TestExposedTime:
         calls = frame[frame["what"] != KERNEL]
         assert len(calls) and calls[["exposed", "overlapped", "algbw", "busbw"]].isna().all(axis=None)
         # Compute on streams outside of the selection hides kernels, too.
-        chosen = nccl_summary(
-            job.session, Selection(streams=frozenset({20})), job.ranks, job.pairing(), (NcclProperty.STREAM,)
-        )
+        chosen = nccl_summary(job, Selection(streams=frozenset({20})), job.pairing(), (NcclProperty.STREAM,))
         assert chosen.frame()["exposed"].dropna().tolist() == [2_000 + 5_000]
         job.close()
 

@@ -53,14 +53,14 @@ class Opened:
         self.pairing = self.job.pairing()
 
     def summary(self, selection: Selection = EVERYTHING, by: tuple[NcclProperty, ...] = USUAL) -> TableAnswer:
-        return nccl_summary(self.session, selection, self.ranks, self.pairing, by)
+        return nccl_summary(self.job, selection, self.pairing, by)
 
     def listing(
         self, what: Any, collective: str | None, *bucket: str | None, selection: Selection = EVERYTHING
     ) -> TableAnswer:
         """Return the rows of a collective, or only of its named bucket."""
         row = dict(zip(USUAL, (collective, *bucket), strict=False))
-        return nccl_listing(self.session, selection, self.ranks, self.pairing, row, what)
+        return nccl_listing(self.job, selection, self.pairing, row, what)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ class TestGroups:
         keys = [COLUMNS[one].key for one in by]
         for what, count, total, *row in values(answer, "what", "count", "total", *keys):
             rows = dict(zip(by, row, strict=True))
-            listed = nccl_listing(mixed.session, selection, mixed.ranks, mixed.pairing, rows, what)
+            listed = nccl_listing(mixed.job, selection, mixed.pairing, rows, what)
             assert (len(listed), sum(listed.cells("duration"))) == (count, total), row
             assert listed.cells("start") == sorted(listed.cells("start")), row
             assert by != USUAL or set(listed.cells("bucket")) == {row[1]}
@@ -158,7 +158,7 @@ class TestGroups:
         job = program.job()
 
         def kernels(by: NcclProperty, *keys: str) -> set[tuple[object, ...]]:
-            answer = nccl_summary(job.session, EVERYTHING, job.ranks, job.pairing(), (by,))
+            answer = nccl_summary(job, EVERYTHING, job.pairing(), (by,))
             return {row[1:] for row in values(answer, "what", *keys, "count") if row[0] == KERNEL}
 
         assert kernels(NcclProperty.COMMUNICATOR, "communicator", "ranks") == {("0xa0", 4, 3), ("0xb0", 2, 3)}
@@ -440,7 +440,7 @@ def written(tmp_path: Path, communicate: Callable[[Any, int], None]) -> Path:
 def test_calls_that_copy_to_other_gpus_are_counted_sized_exposed_and_block(communicate, tmp_path):
     with job_of(written(tmp_path, communicate)) as job:
         session, everything, pairing = job.session, Selection(), job.pairing()
-        (row,) = nccl_summary(session, everything, job.ranks, pairing, (NcclProperty.COLLECTIVE,), KERNEL).records()
+        (row,) = nccl_summary(job, everything, pairing, (NcclProperty.COLLECTIVE,), KERNEL).records()
         assert (row["collective"], row["backend"], row["count"]) == ("AllGather", "NCCL copies", STEPS)
         assert row["bytes"] == STEPS * SIZE
         assert row["exposed"] == STEPS * 2 * MS == pytest.approx(row["total"], rel=0.002)
@@ -462,7 +462,7 @@ def test_calls_that_copy_to_other_gpus_are_counted_sized_exposed_and_block(commu
 def test_rows_lead_from_a_call_to_its_first_copy_and_back(tmp_path):
     with job_of(written(tmp_path, all_gather)) as job:
         for what, kind, partner in ((KERNEL, "memory", "nvtx"), (CALL, "nvtx", "memory")):
-            listing = nccl_listing(job.session, Selection(), job.ranks, job.pairing(), {}, what).records()
+            listing = nccl_listing(job, Selection(), job.pairing(), {}, what).records()
             assert len(listing) == STEPS
             for row in listing:
                 assert (row["kind"], row["partner_kind"]) == (kind, partner)

@@ -17,8 +17,7 @@ def form_of(path: Path) -> Form | None:
     """
     if path.name.endswith(EXPORT_ENDINGS):
         return None
-    from nsystui.exports.forms.columns import PARQUET
     from nsystui.exports.forms.kineto import KINETO
-    from nsystui.exports.forms.reports import REPORT
+    from nsystui.exports.forms.nsys import PARQUET, REPORT
 
     return next((form for form in (REPORT, KINETO, PARQUET) if form.is_of(path)), None)

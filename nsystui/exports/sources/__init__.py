@@ -6,12 +6,12 @@ small lookup tables. SQL never contains a user's words, and from files only inte
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
-from nsystui.exports.canonical import BY_NAME
 from nsystui.exports.schema import NO_INTEGER, Schema
 from nsystui.exports.sources import gpu, host, network
-from nsystui.exports.sources.base import MAKERS, REASONS, Lookup, Source, Transform, lookups, times_of
+from nsystui.exports.sources.base import MAKERS, REASONS, Lookup, Source, Transform, completed, lookups
 from nsystui.exports.sources.host import nccl_condition
 
 __all__ = ["NO_INTEGER", "REASONS", "TABLES", "Lookup", "Source", "Transform", "lookups", "nccl_condition", "sources"]
@@ -21,13 +21,16 @@ TABLES = frozenset({*MAKERS, *gpu.GRAPH_NODE_TABLES})
 
 
 def sources(schema: Schema) -> list[Source]:
-    """Return the sources of the native tables in ``schema``, with rows or without, GPU work first."""
+    """Return the sources of the native tables in ``schema``, with rows or without, GPU work first.
+
+    Sources of one canonical table number its rows one after another.
+    """
     existing = [make(schema, table) for table, make in MAKERS.items() if schema.exists(table)]
     existing += gpu.graph_nodes(schema) + network.efa_samples(schema) + host.openmp(schema) + host.openacc(schema)
-    return [_timed(source) for source in existing]
-
-
-def _timed(source: Source) -> Source:
-    """Return the source with the rule for the times of each table that it makes."""
-    transform = {name: replace(transform, times=times_of(BY_NAME[name])) for name, transform in source.makes.items()}
-    return replace(source, makes=transform)
+    rows: Counter[str] = Counter()
+    numbered = []
+    for source in existing:
+        shared = next(iter(source.makes))
+        numbered.append(completed(replace(source, first_row=rows[shared])))
+        rows[shared] += schema.rows([source.table])
+    return numbered

@@ -63,13 +63,13 @@ POSSIBLE_RANGE = _times(["start", "end"], may_be_open=True).possible
 class Transform:
     """DuckDB's SQL that turns ``chunk`` (as ``c``) into the fields of one canonical table.
 
-    ``joins`` are the lookups by the alias that the fields use. ``where`` is SQL that SQLite also understands. ``times``
-    excludes rows with impossible times; ``None`` if rows need no times, or all are valid. ``order`` is the column that
-    sorts a chunk's rows, if any. ``first_choice`` has shorter SQL for fields; their full SQL is needed only if it
-    gives NULL. ``rows``: a DuckDB query over ``chunk`` for the table's rows, if they are not the chunk's.
+    `completed` adds missing ``fields``. ``joins`` are the lookups by the alias that the fields use. ``where`` is SQL
+    that SQLite also understands. ``times`` excludes rows with impossible times, if any. ``order`` is the column that
+    sorts a chunk's rows. ``first_choice`` has shorter SQL for fields; their full SQL is needed only if it gives NULL.
+    ``rows``: a DuckDB query over ``chunk`` for the table's rows, if they are not the chunk's.
     """
 
-    fields: Mapping[str, str]
+    fields: Mapping[str, str] = field(default_factory=dict)
     joins: Mapping[str, str] = field(default_factory=dict)
     where: str = ""
     order: str = "start"
@@ -200,6 +200,11 @@ def makes_source_of(*tables: str) -> Callable[[_Maker], _Maker]:
     return register
 
 
+def declare(table: str, wanted: str, **makes: Transform) -> None:
+    """Register the source of a native table with columns for `columns_of`."""
+    MAKERS[table] = lambda schema, table: Source(table, columns_of(schema, table, wanted), makes)
+
+
 def process_of(thread: str) -> str:
     """Return SQL for the globalPid of a globalTid: the lowest 24 bits are the thread."""
     return f"({thread} & -16777216)"
@@ -211,39 +216,44 @@ def labelled(column: str, labels: Mapping[int, str]) -> str:
     return f"CASE {column} {cases} ELSE CAST({column} AS VARCHAR) END"
 
 
-def integers(schema: Schema, table: str, wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return SQL for integer columns: ``wanted`` maps our names to NVIDIA's; ``start`` and ``end`` are times."""
-    return {
-        name: schema.time(table, native) if name in ("start", "end") else schema.integer(table, native)
-        for name, native in wanted.items()
-    }
-
-
 def native_columns(text: str) -> dict[str, str]:
     """Return NVIDIA's columns by our names: ``start device:deviceId`` names ``start``, ``deviceId``."""
     return {name: native or name for name, _, native in (word.partition(":") for word in text.split())}
 
 
-def column_fields(*names: str) -> dict[str, str]:
-    """Return fields that equal the chunk's column of that name.
-
-    The ``row`` is the rowid, and a missing device or stream is UNKNOWN.
-    """
-    other = {name: f'coalesce(c."{name}", {UNKNOWN})' for name in ("device", "stream")} | {"row": "row_id"}
-    return {name: other.get(name, f'c."{name}"') for name in names}
+_READ = dict.fromkeys(("start", "end", "time"), Schema.time) | dict.fromkeys(
+    ("name", "path", "text", "json_text"), Schema.text
+)
 
 
-THREAD_EVENT = {"start": "start", "end": "end", "thread": "globalTid"}
-"""NVIDIA's columns of an event on a thread, by our names; see `thread_event_fields`."""
-
-
-def thread_event_fields(first_row: int = 0) -> dict[str, str]:
-    """Return the fields of all events on threads; rows are counted from ``first_row``."""
+def columns_of(schema: Schema, table: str, wanted: str) -> dict[str, str]:
+    """Return SQL for columns, named as in `native_columns`: integers, except times and texts, known by name."""
     return {
-        "row": f"row_id + {first_row}" if first_row else "row_id",
-        **column_fields(*THREAD_EVENT),
-        "process": process_of("thread"),
+        name: _READ.get(name, Schema.integer)(schema, table, native) for name, native in native_columns(wanted).items()
     }
+
+
+THREAD_EVENT = "start end thread:globalTid"
+"""NVIDIA's columns of an event on a thread, by our names."""
+NAMED = f"{THREAD_EVENT} name_id:nameId"
+
+
+def completed(source: Source) -> Source:
+    """Return the source with all fields of its tables, and the rule for the times of their rows.
+
+    By default a field is the chunk's column of that name; a missing device or stream is UNKNOWN. Without a column, the
+    row is the rowid, the process the thread's, and the name the string ``name_id``.
+    """
+    row = f"row_id + {source.first_row}" if source.first_row else "row_id"
+    without_column = {"row": row, "process": process_of('c."thread"'), "name": "s.value"}
+    defaults = {name: sql for name, sql in without_column.items() if name not in source.columns}
+    defaults |= {name: f'coalesce(c."{name}", {UNKNOWN})' for name in ("device", "stream")}
+    makes = {}
+    for name, transform in source.makes.items():
+        table, joins = canonical.BY_NAME[name], {**STRINGS, **transform.joins}
+        fields = {field: defaults.get(field, f'c."{field}"') for field in table.field_names} | {**transform.fields}
+        makes[name] = replace(transform, fields=fields, joins=joins, times=times_of(table))
+    return replace(source, makes=makes)
 
 
 LABEL = "CASE WHEN trim(value) <> '' THEN value ELSE '[no name]' END"
@@ -256,11 +266,12 @@ STRINGS = {"s": "LEFT JOIN strings s ON s.id = name_id"}
 NVTX_TEXT = "CASE WHEN text <> '' THEN text ELSE coalesce(s.value, '') END"
 
 
-GPU_EVENT = native_columns(
-    "start end process:globalPid device:deviceId context:contextId green_context:greenContextId stream:streamId "
+OF_GPU = (
+    "process:globalPid device:deviceId context:contextId green_context:greenContextId stream:streamId "
     "correlation_id:correlationId"
 )
-GPU_EVENT_FIELDS = {**column_fields("row", *GPU_EVENT), "process": f'coalesce(c."process", {canonical.NO_PROCESS})'}
+GPU_EVENT = f"start end {OF_GPU}"
+GPU_PROCESS = {"process": f'coalesce(c."process", {canonical.NO_PROCESS})'}
 
 
 _LOST = "'[name ' || {} || ' lost]'"

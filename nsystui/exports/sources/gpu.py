@@ -5,15 +5,14 @@ from __future__ import annotations
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources.base import (
     GPU_EVENT,
-    GPU_EVENT_FIELDS,
+    GPU_PROCESS,
+    OF_GPU,
     Source,
     Transform,
-    column_fields,
-    integers,
+    columns_of,
+    declare,
     labelled,
     makes_source_of,
-    native_columns,
-    process_of,
 )
 
 COPY_KINDS = dict(enumerate((
@@ -27,81 +26,49 @@ MEMORY_KINDS = dict(
 SYNC_TYPES = {0: "Unknown", 1: "Event sync", 2: "Stream wait sync", 3: "Stream sync", 4: "Context sync"}
 
 
-@makes_source_of("CUPTI_ACTIVITY_KIND_KERNEL")
-def kernels(schema: Schema, table: str) -> Source:
-    shape = native_columns(
-        "grid_x:gridX grid_y:gridY grid_z:gridZ block_x:blockX block_y:blockY block_z:blockZ "
-        "registers_per_thread:registersPerThread static_shared_memory:staticSharedMemory "
-        "dynamic_shared_memory:dynamicSharedMemory local_memory_per_thread:localMemoryPerThread "
-        "local_memory_total:localMemoryTotal graph_node_id:graphNodeId graph_id:graphId"
-    )
-    names = native_columns("name_id:demangledName short_id:shortName mangled_id:mangledName")
-    fields = {
-        **GPU_EVENT_FIELDS,
-        "name": "coalesce(n.label, s.label, m.label, '[no name]')",
-        "short_name": "coalesce(s.label, n.label, m.label, '[no name]')",
-        "mangled_name": "m.value",
-        "is_nccl": "coalesce(s.is_nccl, n.is_nccl, m.is_nccl, 0)",
-        **column_fields(*shape),
-    }
-    joins = {
-        "n": "LEFT JOIN strings n ON n.id = name_id",
-        "s": "LEFT JOIN strings s ON s.id = short_id",
-        "m": "LEFT JOIN strings m ON m.id = mangled_id",
-    }
-    first_choice = {"name": "n.label", "short_name": "s.label", "is_nccl": "s.is_nccl"}
-    columns = integers(schema, table, {**GPU_EVENT, **names, **shape})
-    return Source(table, columns, {"kernels": Transform(fields, joins, first_choice=first_choice)})
+_KERNEL = GPU_PROCESS | {
+    "name": "coalesce(n.label, s.label, m.label, '[no name]')",
+    "short_name": "coalesce(s.label, n.label, m.label, '[no name]')",
+    "mangled_name": "m.value",
+    "is_nccl": "coalesce(s.is_nccl, n.is_nccl, m.is_nccl, 0)",
+}
+_KERNEL_NAMES = {
+    "n": "LEFT JOIN strings n ON n.id = name_id",
+    "s": "LEFT JOIN strings s ON s.id = short_id",
+    "m": "LEFT JOIN strings m ON m.id = mangled_id",
+}
+_FIRST_CHOICE = {"name": "n.label", "short_name": "s.label", "is_nccl": "s.is_nccl"}
+declare("CUPTI_ACTIVITY_KIND_KERNEL",
+    f"{GPU_EVENT} name_id:demangledName short_id:shortName mangled_id:mangledName "
+    "grid_x:gridX grid_y:gridY grid_z:gridZ block_x:blockX block_y:blockY block_z:blockZ "
+    "registers_per_thread:registersPerThread static_shared_memory:staticSharedMemory "
+    "dynamic_shared_memory:dynamicSharedMemory local_memory_per_thread:localMemoryPerThread "
+    "local_memory_total:localMemoryTotal graph_node_id:graphNodeId graph_id:graphId",
+    kernels=Transform(_KERNEL, _KERNEL_NAMES, first_choice=_FIRST_CHOICE))  # fmt: skip
 
+_COPY = GPU_PROCESS | {
+    "operation": f"'[CUDA memcpy ' || {labelled('copy_kind', COPY_KINDS)} || ']'",
+    "is_memset": "0",
+    "source_memory": labelled("source_kind", MEMORY_KINDS),
+    "target_memory": labelled("target_kind", MEMORY_KINDS),
+}
+declare("CUPTI_ACTIVITY_KIND_MEMCPY",
+    f"{GPU_EVENT} bytes copy_kind:copyKind source_kind:srcKind target_kind:dstKind source_device:srcDeviceId "
+    "target_device:dstDeviceId virtual_address:virtualAddress graph_node_id:graphNodeId",
+    memory_ops=Transform(_COPY))  # fmt: skip
 
-@makes_source_of("CUPTI_ACTIVITY_KIND_MEMCPY")
-def memcpys(schema: Schema, table: str) -> Source:
-    details = native_columns(
-        "bytes copy_kind:copyKind source_kind:srcKind target_kind:dstKind source_device:srcDeviceId "
-        "target_device:dstDeviceId virtual_address:virtualAddress graph_node_id:graphNodeId"
-    )
-    fields = {
-        **GPU_EVENT_FIELDS,
-        "operation": f"'[CUDA memcpy ' || {labelled('copy_kind', COPY_KINDS)} || ']'",
-        "is_memset": "0",
-        **column_fields("copy_kind", "bytes"),
-        "source_memory": labelled("source_kind", MEMORY_KINDS),
-        "target_memory": labelled("target_kind", MEMORY_KINDS),
-        **column_fields("source_device", "target_device", "virtual_address", "graph_node_id"),
-    }
-    return Source(table, integers(schema, table, {**GPU_EVENT, **details}), {"memory_ops": Transform(fields)})
+_OF_COPIES = ("copy_kind", "source_memory", "source_device", "target_device", "virtual_address")
+_MEMSET = {"operation": "'[CUDA memset]'", "is_memset": "1", "target_memory": labelled("memory_kind", MEMORY_KINDS)}
+declare("CUPTI_ACTIVITY_KIND_MEMSET", f"{GPU_EVENT} bytes memory_kind:memKind graph_node_id:graphNodeId",
+    memory_ops=Transform(GPU_PROCESS | dict.fromkeys(_OF_COPIES, "NULL") | _MEMSET))  # fmt: skip
 
+declare("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", f"{GPU_EVENT} graph_id:graphId graph_exec_id:graphExecId",
+    graph_launches=Transform(GPU_PROCESS))  # fmt: skip
 
-@makes_source_of("CUPTI_ACTIVITY_KIND_MEMSET")
-def memsets(schema: Schema, table: str) -> Source:
-    details = {"bytes": "bytes", "memory_kind": "memKind", "graph_node_id": "graphNodeId"}
-    first_row = schema.last_rowid.get("CUPTI_ACTIVITY_KIND_MEMCPY", 0)
-    fields = {
-        **GPU_EVENT_FIELDS,
-        "row": f"row_id + {first_row}",
-        "operation": "'[CUDA memset]'",
-        "is_memset": "1",
-        **dict.fromkeys(("copy_kind", "source_memory", "source_device", "target_device", "virtual_address"), "NULL"),
-        "target_memory": labelled("memory_kind", MEMORY_KINDS),
-        **column_fields("bytes", "graph_node_id"),
-    }
-    columns = integers(schema, table, {**GPU_EVENT, **details})
-    return Source(table, columns, {"memory_ops": Transform(fields)}, first_row)
-
-
-@makes_source_of("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
-def graph_launches(schema: Schema, table: str) -> Source:
-    columns = integers(schema, table, {**GPU_EVENT, "graph_id": "graphId", "graph_exec_id": "graphExecId"})
-    fields = {**GPU_EVENT_FIELDS, **column_fields("graph_id", "graph_exec_id")}
-    return Source(table, columns, {"graph_launches": Transform(fields)})
-
-
-@makes_source_of("CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH")
-def host_functions(schema: Schema, table: str) -> Source:
-    """Return the functions of ``cudaLaunchHostFunc``, and of graphs' host nodes."""
-    graph = {"graph_node_id": "graphNodeId", "graph_id": "graphId"}
-    fields = {**GPU_EVENT_FIELDS, **column_fields(*graph)}
-    return Source(table, integers(schema, table, {**GPU_EVENT, **graph}), {"host_functions": Transform(fields)})
+# Of ``cudaLaunchHostFunc`` and graphs' host nodes
+declare("CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH",
+    f"{GPU_EVENT} graph_node_id:graphNodeId graph_id:graphId",
+    host_functions=Transform(GPU_PROCESS))  # fmt: skip
 
 
 GRAPH_NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
@@ -109,55 +76,36 @@ GRAPH_NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
 
 def graph_nodes(schema: Schema) -> list[Source]:
     """Return the source of the nodes of graphs: until schema 3.12, ``CUDA_GRAPH_EVENTS`` contains them."""
-    fields = {**column_fields("row", "time", "thread", "node", "original"), "process": process_of("thread")}
-    wanted = {"thread": "globalTid", "node": "graphNodeId", "original": "originalGraphNodeId"}
-    makes = {"graph_nodes": Transform(fields, order="time")}
+    wanted = "thread:globalTid node:graphNodeId original:originalGraphNodeId"
     # A program may have made its graphs long before the capture.
     return [
-        Source(table, {"time": schema.optional_time(table, "start"), **integers(schema, table, wanted)}, makes)
+        Source(
+            table,
+            {"time": schema.optional_time(table, "start"), **columns_of(schema, table, wanted)},
+            {"graph_nodes": Transform(order="time")},
+        )
         for table in GRAPH_NODE_TABLES
         if schema.has_column(table, "graphNodeId")
     ]
 
 
 _NO_EVENT = 0xFFFFFFFF
+_EVENT = "event:eventId event_sync:eventSyncId"
+_EVENT_FIELDS = GPU_PROCESS | {
+    name: f"CASE WHEN c.{name} NOT IN (0, {_NO_EVENT}) THEN c.{name} END" for name in ("event", "event_sync")
+}
 
+# Only the names of their calls show which rows wait for events: some versions of nsys shift the types by one.
+declare("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", f"{GPU_EVENT} {_EVENT} sync_kind:syncType",
+    syncs=Transform(_EVENT_FIELDS | {"sync_type": labelled("sync_kind", SYNC_TYPES)}))  # fmt: skip
 
-@makes_source_of("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
-def syncs(schema: Schema, table: str) -> Source:
-    columns = integers(schema, table, {**GPU_EVENT, **_EVENT, "sync_kind": "syncType"})
-    # Only the names of their calls show which rows wait for events: some versions of nsys shift the types by one.
-    fields = {**GPU_EVENT_FIELDS, "sync_type": labelled("sync_kind", SYNC_TYPES), **_EVENT_FIELDS}
-    return Source(table, columns, {"syncs": Transform(fields)})
+# The API calls of recorded events have the times.
+declare("CUPTI_ACTIVITY_KIND_CUDA_EVENT", f"{OF_GPU} {_EVENT}",
+    cuda_events=Transform(_EVENT_FIELDS, order=""))  # fmt: skip
 
-
-_EVENT = {"event": "eventId", "event_sync": "eventSyncId"}
-_EVENT_FIELDS = {name: f"CASE WHEN c.{name} NOT IN (0, {_NO_EVENT}) THEN c.{name} END" for name in _EVENT}
-
-
-@makes_source_of("CUPTI_ACTIVITY_KIND_CUDA_EVENT")
-def cuda_events(schema: Schema, table: str) -> Source:
-    """Return where events were recorded; their API calls have the times."""
-    timed = ("start", "end")
-    wanted = {name: native for name, native in GPU_EVENT.items() if name not in timed}
-    fields = {name: sql for name, sql in GPU_EVENT_FIELDS.items() if name not in timed}
-    transform = Transform({**fields, **_EVENT_FIELDS}, order="")
-    return Source(table, integers(schema, table, {**wanted, **_EVENT}), {"cuda_events": transform})
-
-
-@makes_source_of("GPU_METRICS")
-def gpu_metrics(schema: Schema, table: str) -> Source:
-    wanted = {"type_id": "typeId", "metric_id": "metricId", "value": "value"}
-    columns = {"time": schema.time(table, "timestamp"), **integers(schema, table, wanted)}
-    fields = {
-        **column_fields("row", "time"),
-        "gpu": "c.type_id & 255",
-        "metric": "m.metric",
-        "value": "CAST(value AS DOUBLE)",
-        **column_fields("metric_id"),
-    }
-    joins = {"m": "LEFT JOIN gpu_metric_names m ON m.type_id = c.type_id AND m.metric_id = c.metric_id"}
-    return Source(table, columns, {"gpu_metrics": Transform(fields, joins, order="time")})
+_METRIC_NAME = {"m": "LEFT JOIN gpu_metric_names m ON m.type_id = c.type_id AND m.metric_id = c.metric_id"}
+declare("GPU_METRICS", "time:timestamp type_id:typeId metric_id:metricId value",
+    gpu_metrics=Transform({"gpu": "c.type_id & 255", "metric": "m.metric"}, _METRIC_NAME, order="time"))  # fmt: skip
 
 
 @makes_source_of("CUDA_UM_CPU_PAGE_FAULT_EVENTS")
@@ -167,40 +115,19 @@ def cpu_page_faults(schema: Schema, table: str) -> Source:
     # Newest spellings first; nsys 2023 and older have neither.
     spellings = (("sourceFile", "SourceFile"), ("sourceLine", "SourceLine"))
     file, line = (next((name for name in names if name in known), names[0]) for names in spellings)
-    wanted = native_columns(
-        f"start process:globalPid address instruction_id:CpuInstruction file_id:{file} source_line:{line}"
-    )
+    wanted = f"start process:globalPid address instruction_id:CpuInstruction file_id:{file} source_line:{line}"
     # Empty, not missing, if the export has the column.
     source_file = "coalesce(f.value, '')" if schema.has_column(table, file) else "NULL"
-    fields = {
-        **column_fields("row", "start", "process", "address"),
-        "instruction": "i.value",
-        "source_file": source_file,
-        **column_fields("source_line"),
-    }
     joins = {"i": "LEFT JOIN strings i ON i.id = instruction_id", "f": "LEFT JOIN strings f ON f.id = file_id"}
-    return Source(table, integers(schema, table, wanted), {"cpu_page_faults": Transform(fields, joins)})
+    transform = Transform({"instruction": "i.value", "source_file": source_file}, joins)
+    return Source(table, columns_of(schema, table, wanted), {"cpu_page_faults": transform})
 
 
-@makes_source_of("CUDA_UM_GPU_PAGE_FAULT_EVENTS")
-def gpu_page_faults(schema: Schema, table: str) -> Source:
-    wanted = native_columns("start end process:globalPid device:deviceId address count:numberOfPageFaults")
-    transform = Transform(column_fields("row", *wanted))
-    return Source(table, integers(schema, table, wanted), {"gpu_page_faults": transform})
+declare("CUDA_UM_GPU_PAGE_FAULT_EVENTS", "start end process:globalPid device:deviceId address count:numberOfPageFaults",
+    gpu_page_faults=Transform())  # fmt: skip
 
-
-@makes_source_of("CUDA_GPU_MEMORY_USAGE_EVENTS")
-def gpu_memory(schema: Schema, table: str) -> Source:
-    """Return allocations and frees (docs/exports.md#gpu-memory)."""
-    wanted = native_columns(
-        "start process:globalPid device:deviceId context:contextId address bytes memory_kind:memKind "
-        "is_free:memoryOperationType correlation_id:correlationId"
-    )
-    fields = {
-        **column_fields("row", "start", "process", "device", "context", "address", "bytes"),
-        "memory": labelled("memory_kind", MEMORY_KINDS),
-        **column_fields("is_free", "correlation_id"),
-        "name": "nullif(name, '')",
-    }
-    columns = {**integers(schema, table, wanted), "name": schema.text(table, "name")}
-    return Source(table, columns, {"gpu_memory": Transform(fields)})
+# docs/exports.md#gpu-memory
+declare("CUDA_GPU_MEMORY_USAGE_EVENTS",
+    "start process:globalPid device:deviceId context:contextId address bytes memory_kind:memKind "
+    "is_free:memoryOperationType correlation_id:correlationId name",
+    gpu_memory=Transform({"memory": labelled("memory_kind", MEMORY_KINDS), "name": "nullif(name, '')"}))  # fmt: skip

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from itertools import takewhile
+from collections.abc import Collection, Mapping
 
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources.base import (
+    NAMED,
     NVTX_TEXT,
     POSSIBLE_RANGE,
-    STRINGS,
     THREAD_EVENT,
     Source,
     Transform,
-    column_fields,
-    integers,
+    columns_of,
+    declare,
     labelled,
     makes_source_of,
-    native_columns,
     process_of,
-    thread_event_fields,
 )
 
 SEVERITIES = {0: "Unknown", 1: "Info", 2: "Warning", 3: "Error", 4: "Verbose"}
@@ -28,42 +25,27 @@ SEVERITIES = {0: "Unknown", 1: "Info", 2: "Warning", 3: "Error", 4: "Verbose"}
 RANGE_TYPES = (59, 60, 70, 71)
 MARK_TYPE = 34
 BACKTRACE_CLASS = 67
-_NAMED = {**THREAD_EVENT, "name_id": "nameId"}
 
 
 @makes_source_of("CUPTI_ACTIVITY_KIND_RUNTIME")
 def api_calls(schema: Schema, table: str) -> Source:
-    calls = native_columns(
-        "event_class:eventClass correlation_id:correlationId name_id:nameId return_value:returnValue"
-    )
-    wanted = {**THREAD_EVENT, **calls, "chain": _chain(schema, "CUDA_CALLCHAINS")}
-    common = {**thread_event_fields(), **column_fields("correlation_id")}
-    fields = {
-        **common,
-        "name": "s.bare",
-        "versioned_name": "s.value",
-        "is_driver": "CAST(event_class = 1 AS BIGINT)",
-        **column_fields("return_value"),
-        "chain": _CHAIN,
+    wanted = f"{NAMED} event_class:eventClass correlation_id:correlationId return_value:returnValue "
+    columns = columns_of(schema, table, wanted + _chain(schema, "CUDA_CALLCHAINS"))
+    fields = {"name": "s.bare", "versioned_name": "s.value", "is_driver": "event_class = 1", "chain": _CHAIN}
+    makes = {
+        "api_calls": Transform(fields, where=f"coalesce(event_class, 0) <> {BACKTRACE_CLASS}"),
+        "api_backtraces": Transform({"chain": _CHAIN}, where=f"coalesce(event_class, 0) = {BACKTRACE_CLASS}"),
     }
-    backtraces = {**common, "name": "s.value", **column_fields("return_value"), "chain": _CHAIN}
-    return Source(
-        table,
-        integers(schema, table, wanted),
-        {
-            "api_calls": Transform(fields, STRINGS, f"coalesce(event_class, 0) <> {BACKTRACE_CLASS}"),
-            "api_backtraces": Transform(backtraces, STRINGS, f"coalesce(event_class, 0) = {BACKTRACE_CLASS}"),
-        },
-    )
+    return Source(table, columns, makes)
 
 
-_CHAIN = "nullif(chain, 0)"
+_CHAIN = "nullif(c.chain, 0)"
 """A call without a call chain has NULL or 0."""
 
 
 def _chain(schema: Schema, table: str) -> str:
-    """Return the column with a call's chain; without chains, an empty name, which no table has."""
-    return "callchainId" if schema.has(table) else ""
+    """Return the column with a call's chain; without chains, a name that no native table has."""
+    return "chain:callchainId" if schema.has(table) else "chain"
 
 
 _DOMAIN = "CASE WHEN coalesce(c.domain_id, 0) = 0 THEN '' ELSE d.domain END"
@@ -89,35 +71,22 @@ is ``torch.add``.
 
 @makes_source_of("NVTX_EVENTS")
 def nvtx(schema: Schema, table: str) -> Source:
-    wanted = native_columns(
-        "event_type:eventType end_thread:endGlobalTid domain_id:domainId text_id:textId category color range_id:rangeId"
+    wanted = (
+        f"{THREAD_EVENT} event_type:eventType end_thread:endGlobalTid domain_id:domainId text_id:textId "
+        "category color range_id:rangeId text json_text:jsonText"
     )
-    columns = {
-        **integers(schema, table, THREAD_EVENT | wanted),
-        "text": schema.text(table, "text"),
-        "json_text": schema.text(table, "jsonText"),
-        "blob": "ifnull(CAST(binaryData AS BLOB), x'')" if schema.has_column(table, "binaryData") else "x''",
-    }
+    columns = columns_of(schema, table, wanted) | {"blob": schema.text(table, "binaryData")}
     process = process_of("c.thread")
-    name_fields = {
-        **column_fields("domain_id"),
-        "domain": _DOMAIN,
-        "name": NVTX_TEXT,
-        **column_fields("category"),
-    }
-    ranges = {
-        **column_fields("row", "start", "end", "thread"), "process": process,
-        **column_fields("end_thread", "event_type"), **name_fields, "folded": _FOLDED,
-        **column_fields("color", "range_id"),
-    }  # fmt: skip
-    marks = {**column_fields("row", "start", "thread"), "process": process, **name_fields}
+    names = {"domain": _DOMAIN, "name": NVTX_TEXT}
     joins = {
         "s": "LEFT JOIN strings s ON s.id = c.text_id",
         "d": f"LEFT JOIN domains d ON d.process = {process} AND d.domain_id = c.domain_id",
     }
     makes = {
-        "nvtx_ranges": Transform(ranges, joins, f"c.event_type IN ({', '.join(map(str, RANGE_TYPES))})"),
-        "nvtx_marks": Transform(marks, joins, f"c.event_type = {MARK_TYPE}"),
+        "nvtx_ranges": Transform(
+            {**names, "folded": _FOLDED}, joins, f"c.event_type IN ({', '.join(map(str, RANGE_TYPES))})"
+        ),
+        "nvtx_marks": Transform(names, joins, f"c.event_type = {MARK_TYPE}"),
     }
     strings = ""
     if schema.has_python_samples:
@@ -161,88 +130,41 @@ def _id_list(numbers: Collection[int]) -> str:
     return ", ".join(f"{number:d}" for number in sorted(numbers))
 
 
-def _rows_before(schema: Schema, table: str, tables: Iterable[str]) -> int:
-    """Return the rows of the tables before one of ``tables``, whose row numbers it continues."""
-    return schema.rows(takewhile(table.__ne__, tables))
+for _table, _call_type in (
+    ("MPI_P2P_EVENTS", "p2p"), ("MPI_COLLECTIVES_EVENTS", "collective"), ("MPI_START_WAIT_EVENTS", "wait"),
+    ("MPI_OTHER_EVENTS", "other"),
+):  # fmt: skip
+    declare(_table,
+        f"{THREAD_EVENT} name_id:textId communicator:commHandle tag remote_rank:remoteRank root_rank:rootRank "
+        "send_bytes:size recv_bytes:recvSize",
+        mpi_calls=Transform({"call_type": f"'{_call_type}'"}))  # fmt: skip
 
+for _table in ("UCP_SUBMIT_EVENTS", "UCP_PROGRESS_EVENTS", "UCP_EVENTS"):
+    declare(_table, f"{THREAD_EVENT} name_id:textId", ucx_calls=Transform())
 
-_MPI_TABLES = {
-    "MPI_P2P_EVENTS": "p2p", "MPI_COLLECTIVES_EVENTS": "collective", "MPI_START_WAIT_EVENTS": "wait",
-    "MPI_OTHER_EVENTS": "other",
-}  # fmt: skip
-"""The type of the calls in each table."""
-
-
-@makes_source_of(*_MPI_TABLES)
-def mpi(schema: Schema, table: str) -> Source:
-    first_row = _rows_before(schema, table, _MPI_TABLES)
-    wanted = THREAD_EVENT | native_columns(
-        "name_id:textId communicator:commHandle tag remote_rank:remoteRank root_rank:rootRank "
-        "send_bytes:size recv_bytes:recvSize"
-    )
-    fields = {
-        **thread_event_fields(first_row),
-        "name": "s.value",
-        "call_type": f"'{_MPI_TABLES[table]}'",
-        **column_fields("communicator", "tag", "remote_rank", "root_rank", "send_bytes", "recv_bytes"),
-    }
-    return Source(table, integers(schema, table, wanted), {"mpi_calls": Transform(fields, STRINGS)}, first_row)
-
-
-_UCX_TABLES = ("UCP_SUBMIT_EVENTS", "UCP_PROGRESS_EVENTS", "UCP_EVENTS")
-
-
-@makes_source_of(*_UCX_TABLES)
-def ucx(schema: Schema, table: str) -> Source:
-    first_row = _rows_before(schema, table, _UCX_TABLES)
-    wanted = {**THREAD_EVENT, "name_id": "textId"}
-    fields = {**thread_event_fields(first_row), "name": "s.value"}
-    return Source(table, integers(schema, table, wanted), {"ucx_calls": Transform(fields, STRINGS)}, first_row)
-
-
-@makes_source_of("MPI_RANKS")
-def mpi_ranks(schema: Schema, table: str) -> Source:
-    is_complete = "thread IS NOT NULL AND rank IS NOT NULL"
-    transform = Transform(column_fields("thread", "rank"), where=is_complete, order="", is_distinct=True)
-    return Source(table, integers(schema, table, {"thread": "globalTid", "rank": "rank"}), {"mpi_ranks": transform})
+declare("MPI_RANKS", "thread:globalTid rank",
+    mpi_ranks=Transform(where="thread IS NOT NULL AND rank IS NOT NULL", order="", is_distinct=True))  # fmt: skip
 
 
 @makes_source_of("OSRT_API")
 def os_calls(schema: Schema, table: str) -> Source:
-    natives = native_columns("event_class:eventClass name_id:nameId return_value:returnValue")
-    wanted = {**THREAD_EVENT, **natives, "chain": _chain(schema, "OSRT_CALLCHAINS")}
-    fields = {**thread_event_fields(), "name": "s.value", **column_fields("return_value"), "chain": _CHAIN}
+    wanted = f"{NAMED} event_class:eventClass return_value:returnValue {_chain(schema, 'OSRT_CALLCHAINS')}"
     # Not "profiling started" and "profiling finished", which are notes of nsys.
-    calls = Transform(fields, STRINGS, "coalesce(event_class, 0) NOT IN (31, 32)")
-    return Source(table, integers(schema, table, wanted), {"os_calls": calls})
+    calls = Transform({"chain": _CHAIN}, where="coalesce(event_class, 0) NOT IN (31, 32)")
+    return Source(table, columns_of(schema, table, wanted), {"os_calls": calls})
 
 
-@makes_source_of("OSRT_FILE_ACCESS_EVENTS")
-def file_accesses(schema: Schema, table: str) -> Source:
-    """Return file accesses, whose ``threadId`` may be a globalTid: its lowest 24 bits are the thread's number."""
-    wanted = native_columns(
-        "start:startedAt end:endedAt thread:threadId name_id:apiCallId file:fileAccessId bytes:bytesProcessed"
-    )
-    fields = {**column_fields("row", "start", "end"), "tid": "thread & 16777215", "name": "s.value"}
-    transform = Transform({**fields, **column_fields("file", "bytes")}, STRINGS)
-    return Source(table, integers(schema, table, wanted), {"file_accesses": transform})
+_TID = {"tid": "c.thread & 16777215"}
+"""The lowest 24 bits of a globalTid; a file access's ``threadId`` may be a globalTid, too."""
+declare("OSRT_FILE_ACCESS_EVENTS",
+    "start:startedAt end:endedAt thread:threadId name_id:apiCallId file:fileAccessId bytes:bytesProcessed",
+    file_accesses=Transform(_TID))  # fmt: skip
 
+declare("OSRT_FILE_ACCESS_DESCRIPTORS", "file:fileAccessId path:filePath",
+    files=Transform({"path": "nullif(path, '')"}, where="file IS NOT NULL", order=""))  # fmt: skip
 
-@makes_source_of("OSRT_FILE_ACCESS_DESCRIPTORS")
-def files(schema: Schema, table: str) -> Source:
-    columns = {**integers(schema, table, {"file": "fileAccessId"}), "path": schema.text(table, "filePath")}
-    transform = Transform({"file": "c.file", "path": "nullif(path, '')"}, where="file IS NOT NULL", order="")
-    return Source(table, columns, {"files": transform})
-
-
-_LIBRARIES = {"CUBLAS_EVENTS": "cuBLAS", "CUDNN_EVENTS": "cuDNN"}
-
-
-@makes_source_of(*_LIBRARIES)
-def library_calls(schema: Schema, table: str) -> Source:
-    first_row = _rows_before(schema, table, _LIBRARIES)
-    fields = {**thread_event_fields(first_row), "name": "s.value", "library": f"'{_LIBRARIES[table]}'"}
-    return Source(table, integers(schema, table, _NAMED), {"library_calls": Transform(fields, STRINGS)}, first_row)
+for _table, _library in (("CUBLAS_EVENTS", "cuBLAS"), ("CUDNN_EVENTS", "cuDNN")):
+    declare(_table, NAMED, library_calls=Transform({"library": f"'{_library}'"}))
 
 
 # ENUM_SAMPLING_THREAD_STATE
@@ -251,38 +173,20 @@ _THREAD_STATES = dict(enumerate((
     "initialized", "transition",
 ), 1))  # fmt: skip
 _STATE = f"CASE WHEN state > 0 THEN {labelled('state', _THREAD_STATES)} END"
-_ON_THREAD = {"thread": "globalTid", "cpu": "cpu", "state": "threadState"}
+_ON_THREAD = "time:start thread:globalTid cpu state:threadState"
 
 
 @makes_source_of("COMPOSITE_EVENTS")
 def host_samples(schema: Schema, table: str) -> Source:
-    wanted = {**_ON_THREAD, "weight": "cpuCycles", "chain": "id" if schema.has("SAMPLING_CALLCHAINS") else ""}
-    columns = {"time": schema.time(table, "start"), **integers(schema, table, wanted)}
-    fields = {
-        **column_fields("row", "time", "thread"),
-        "process": process_of("thread"),
-        "cpu": "cpu",
-        "state": _STATE,
-        **column_fields("weight", "chain"),
-        "is_python": "0",
-    }
-    return Source(table, columns, {"host_samples": Transform(fields, order="time")})
+    chain = "chain:id" if schema.has("SAMPLING_CALLCHAINS") else "chain"
+    columns = columns_of(schema, table, f"{_ON_THREAD} weight:cpuCycles {chain}")
+    return Source(table, columns, {"host_samples": Transform({"state": _STATE, "is_python": "0"}, order="time")})
 
 
-@makes_source_of("SCHED_EVENTS")
-def sched_events(schema: Schema, table: str) -> Source:
-    wanted = {**_ON_THREAD, "is_in": "isSchedIn", "block_id": "threadBlock"}
-    columns = {"time": schema.time(table, "start"), **integers(schema, table, wanted)}
-    fields = {
-        **column_fields("row", "time", "thread"),
-        "process": process_of("thread"),
-        "cpu": "cpu",
-        "is_in": "CAST(is_in <> 0 AS BIGINT)",
-        "state": _STATE,
-        "block": "b.label",
-    }
-    joins = {"b": "LEFT JOIN thread_blocks b ON b.id = block_id"}
-    return Source(table, columns, {"sched_events": Transform(fields, joins, order="time")})
+_SCHEDULED = {"is_in": "is_in <> 0", "state": _STATE, "block": "b.label"}
+_BLOCK = {"b": "LEFT JOIN thread_blocks b ON b.id = block_id"}
+declare("SCHED_EVENTS", f"{_ON_THREAD} is_in:isSchedIn block_id:threadBlock",
+    sched_events=Transform(_SCHEDULED, _BLOCK, order="time"))  # fmt: skip
 
 
 _CHAIN_TABLES = {"SAMPLING_CALLCHAINS": "sample", "OSRT_CALLCHAINS": "os", "CUDA_CALLCHAINS": "cuda"}
@@ -302,7 +206,6 @@ def _stacks(kind: str, frames: str = "chunk") -> dict[str, Transform]:
     """
     fields = {
         "kind": f"'{kind}'",
-        **column_fields("stack", "depth"),
         "function": "c.function_id",
         "module": "c.module_id",
         "is_kernel": "c.flags & 1",
@@ -317,12 +220,11 @@ def _stacks(kind: str, frames: str = "chunk") -> dict[str, Transform]:
         f"SELECT k.* EXCLUDE (chain), u.stack FROM {frames} k JOIN (SELECT min(first) AS stack, "
         f"arg_min(chain, first) AS chain FROM ({signatures}) GROUP BY signature, frames) u ON k.chain = u.chain"
     )
-    names = {"number": "c.number", "name": "s.value"}
     joins = {"s": "LEFT JOIN strings s ON s.id = c.number"}
     return {
-        "call_chains": Transform({"kind": f"'{kind}'", **column_fields("chain", "stack")}, order="", rows=chain_rows),
+        "call_chains": Transform({"kind": f"'{kind}'"}, order="", rows=chain_rows),
         "stack_frames": Transform(fields, order="", rows=frame_rows),
-        "stack_names": Transform(names, joins, order="", rows=_name_ids(frames)),
+        "stack_names": Transform(joins=joins, order="", rows=_name_ids(frames)),
     }
 
 
@@ -334,9 +236,9 @@ def call_chains(schema: Schema, table: str) -> Source:
         for value, column in ((1, "kernelMode"), (2, "unresolved"))
         if schema.has_column(table, column)
     ]
-    wanted = native_columns("chain:id depth:stackDepth function_id:symbol module_id:module")
-    columns = {**integers(schema, table, wanted), "flags": f"CAST({' + '.join(marks) or 0} AS INTEGER)"}
-    return Source(table, columns, _stacks(_CHAIN_TABLES[table]), _rows_before(schema, table, _CHAIN_TABLES))
+    wanted = "chain:id depth:stackDepth function_id:symbol module_id:module"
+    columns = {**columns_of(schema, table, wanted), "flags": f"CAST({' + '.join(marks) or 0} AS INTEGER)"}
+    return Source(table, columns, _stacks(_CHAIN_TABLES[table]))
 
 
 def _number_at(byte: str) -> str:
@@ -364,12 +266,9 @@ def _python_samples(first_row: int) -> dict[str, Transform]:
     """Return samples of Python in NVTX marks (docs/exports.md#python); threads that did not run have weight 0."""
     fields = {
         "row": f"row_id + {first_row}",
-        **column_fields("time", "thread"),
-        "process": process_of("thread"),
         "cpu": "NULL",
         "state": _STATE,
         "weight": "CASE WHEN state > 1 THEN 0 END",
-        **column_fields("chain"),
         "is_python": "1",
     }
     samples = Transform(
@@ -378,11 +277,7 @@ def _python_samples(first_row: int) -> dict[str, Transform]:
     return {"host_samples": samples, **_stacks("python", _PYTHON_FRAMES)}
 
 
-@makes_source_of("PROFILER_OVERHEAD")
-def profiler_overhead(schema: Schema, table: str) -> Source:
-    fields = {**thread_event_fields(), "name": "s.value"}
-    return Source(table, integers(schema, table, _NAMED), {"profiler_overhead": Transform(fields, STRINGS)})
-
+declare("PROFILER_OVERHEAD", NAMED, profiler_overhead=Transform())
 
 # ENUM_CUPTI_OVERHEAD_TYPE
 _OVERHEADS = {
@@ -392,55 +287,24 @@ _OVERHEADS = {
 }  # fmt: skip
 
 
-@makes_source_of("CUPTI_ACTIVITY_KIND_OVERHEAD")
-def cuda_overhead(schema: Schema, table: str) -> Source:
-    """Return the overhead that CUDA reports, of which the profiler's part belongs to `profiler_overhead`."""
-    wanted = {**THREAD_EVENT, "correlation_id": "correlationId", "overhead_type": "overheadType"}
-    first_row = schema.rows(["PROFILER_OVERHEAD"])
-    fields = {**thread_event_fields(first_row), "name": labelled("overhead_type", _OVERHEADS)}
-    makes = {
-        "cuda_overhead": Transform(
-            {**fields, **column_fields("correlation_id")}, where="coalesce(overhead_type, 0) NOT BETWEEN 3 AND 5"
-        ),
-        "profiler_overhead": Transform(fields, where="overhead_type BETWEEN 3 AND 5"),
-    }
-    return Source(table, integers(schema, table, wanted), makes, first_row)
+_OVERHEAD = {"name": labelled("overhead_type", _OVERHEADS)}
+# The overhead that CUDA reports, of which a part is the profiler's.
+declare("CUPTI_ACTIVITY_KIND_OVERHEAD", f"{THREAD_EVENT} correlation_id:correlationId overhead_type:overheadType",
+    profiler_overhead=Transform(_OVERHEAD, where="overhead_type BETWEEN 3 AND 5"),
+    cuda_overhead=Transform(_OVERHEAD, where="coalesce(overhead_type, 0) NOT BETWEEN 3 AND 5"))  # fmt: skip
 
 
 @makes_source_of("DIAGNOSTIC_EVENT")
 def diagnostics(schema: Schema, table: str) -> Source:
-    columns = {
-        "time": schema.optional_time(table, "timestamp"),
-        **integers(schema, table, {"severity": "severity", "process": "globalPid"}),
-        "text": schema.text(table, "text"),
-    }
-    fields = {
-        **column_fields("row", "time", "severity"),
-        "severity_name": labelled("severity", SEVERITIES),
-        **column_fields("text", "process"),
-    }
-    return Source(table, columns, {"diagnostics": Transform(fields, order="time")})
+    columns = columns_of(schema, table, "severity process:globalPid text")
+    transform = Transform({"severity_name": labelled("severity", SEVERITIES)}, order="time")
+    return Source(table, {"time": schema.optional_time(table, "timestamp"), **columns}, {"diagnostics": transform})
 
 
-@makes_source_of("PROCESSES")
-def processes(schema: Schema, table: str) -> Source:
-    columns = {**integers(schema, table, {"process": "globalPid", "pid": "pid"}), "name": schema.text(table, "name")}
-    fields = {**column_fields("process", "pid"), "name": "nullif(name, '')"}
-    return Source(table, columns, {"processes": Transform(fields, where="process IS NOT NULL", order="")})
-
-
-@makes_source_of("ThreadNames")
-def threads(schema: Schema, table: str) -> Source:
-    wanted = {"thread": "globalTid", "name_id": "nameId", "priority": "priority"}
-    fields = {
-        **column_fields("thread"),
-        "process": process_of("thread"),
-        "tid": "thread & 16777215",
-        "name": "s.value",
-        **column_fields("priority"),
-    }
-    transform = Transform(fields, STRINGS, "thread IS NOT NULL", order="row_id")
-    return Source(table, integers(schema, table, wanted), {"threads": transform})
+declare("PROCESSES", "process:globalPid pid name",
+    processes=Transform({"name": "nullif(name, '')"}, where="process IS NOT NULL", order=""))  # fmt: skip
+declare("ThreadNames", "thread:globalTid name_id:nameId priority",
+    threads=Transform(_TID, where="thread IS NOT NULL", order="row_id"))  # fmt: skip
 
 
 # OpenMP and OpenACC have a native table for each kind of event. The patterns match whole words only, because the file's
@@ -451,40 +315,29 @@ _OPENACC = re.compile(r"CUPTI_ACTIVITY_KIND_OPENACC_([A-Z0-9_]+)")
 
 def openmp(schema: Schema) -> list[Source]:
     return [
-        Source(
-            table, integers(schema, table, _NAMED), {"openmp_events": _transform("s.value", kind, first_row)}, first_row
-        )
-        for table, kind, first_row in _tables(schema, _OPENMP)
+        Source(table, columns_of(schema, table, NAMED), {"openmp_events": Transform({"kind": f"'{kind}'"})})
+        for table, kind in _tables(schema, _OPENMP)
     ]
-
-
-_OPENACC_COLUMNS = native_columns("file_id:srcFile line:lineNo event_kind:eventKind function_id:funcName bytes")
-_OPENACC_FIELDS = {"event_kind": "event_kind", "function": "nullif(g.value, '')", "bytes": "bytes"}
 
 
 def openacc(schema: Schema) -> list[Source]:
     """Return OpenACC events, called ``name@file:line``, as in nsys, if their place in the source is known."""
-    name = (
-        "CASE WHEN coalesce(f.value, '') = '' THEN s.value "
-        "ELSE s.value || '@' || f.value || coalesce(':' || CAST(line AS VARCHAR), '') END"
-    )
+    wanted = f"{NAMED} file_id:srcFile line:lineNo event_kind:eventKind function_id:funcName bytes"
+    fields = {
+        "name": "CASE WHEN coalesce(f.value, '') = '' THEN s.value "
+        "ELSE s.value || '@' || f.value || coalesce(':' || CAST(line AS VARCHAR), '') END",
+        "function": "nullif(g.value, '')",
+    }
+    joins = {"f": "LEFT JOIN strings f ON f.id = file_id", "g": "LEFT JOIN strings g ON g.id = function_id"}
     return [
         Source(
             table,
-            integers(schema, table, {**_NAMED, **_OPENACC_COLUMNS}),
-            {"openacc_events": _transform(name, kind, first_row, **_OPENACC_FIELDS)},
-            first_row,
+            columns_of(schema, table, wanted),
+            {"openacc_events": Transform({**fields, "kind": f"'{kind}'"}, joins)},
         )
-        for table, kind, first_row in _tables(schema, _OPENACC)
+        for table, kind in _tables(schema, _OPENACC)
     ]
 
 
-def _tables(schema: Schema, pattern: re.Pattern[str]) -> list[tuple[str, str, int]]:
-    tables = [(name, match[1]) for name in sorted(schema.columns) if (match := pattern.fullmatch(name))]
-    return [(name, kind, _rows_before(schema, name, dict(tables))) for name, kind in tables]
-
-
-def _transform(name: str, kind: str, first_row: int, **fields_of_kind: str) -> Transform:
-    fields = {**thread_event_fields(first_row), "name": name, "kind": f"'{kind}'", **fields_of_kind}
-    joins = {"f": "LEFT JOIN strings f ON f.id = file_id", "g": "LEFT JOIN strings g ON g.id = function_id"}
-    return Transform(fields, {**STRINGS, **joins})
+def _tables(schema: Schema, pattern: re.Pattern[str]) -> list[tuple[str, str]]:
+    return [(name, match[1]) for name in sorted(schema.columns) if (match := pattern.fullmatch(name))]

@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 from nsystui.exports.schema import Schema
-from nsystui.exports.sources.base import Source, Transform, column_fields, integers, makes_source_of, native_columns
+from nsystui.exports.sources.base import Source, Transform, columns_of, declare
 
-_ADAPTERS, _SWITCHES = "NET_NIC_METRIC", "NET_IB_SWITCH_METRIC"
+_METRIC = {"m": "LEFT JOIN nic_metric_names m ON m.list_id = c.list_id AND m.metric_index = c.metric_index"}
+for _table, _is_switch in (("NET_NIC_METRIC", "0"), ("NET_IB_SWITCH_METRIC", "1")):
+    declare(_table, "start end nic:globalId list_id:metricsListId metric_index:metricsIdx value",
+        nic_metrics=Transform({"metric": "m.metric", "unit": "m.unit", "is_switch": _is_switch}, _METRIC))  # fmt: skip
 
-
-@makes_source_of(_ADAPTERS, _SWITCHES)
-def nic_metrics(schema: Schema, table: str) -> Source:
-    """Return the samples of adapters or switches, whose row numbers follow the adapters'."""
-    is_switch = table == _SWITCHES
-    first_row = schema.rows([_ADAPTERS]) if is_switch else 0
-    wanted = native_columns("start end nic:globalId list_id:metricsListId metric_index:metricsIdx value")
-    fields = {
-        "row": f"row_id + {first_row}",
-        **column_fields("start", "end", "nic"),
-        "metric": "m.metric",
-        "unit": "m.unit",
-        "value": "CAST(value AS DOUBLE)",
-        "is_switch": str(int(is_switch)),
-    }
-    joins = {"m": "LEFT JOIN nic_metric_names m ON m.list_id = c.list_id AND m.metric_index = c.metric_index"}
-    return Source(table, integers(schema, table, wanted), {"nic_metrics": Transform(fields, joins)}, first_row)
-
-
-@makes_source_of("TARGET_INFO_NIC_INFO")
-def nic_devices(schema: Schema, table: str) -> Source:
-    """Return the adapters with the ids of their samples.
-
-    The ids are in NIC_ID_MAP; schema 3.1 has only the adapter's ``globalId``.
-    """
-    wanted = {"nic_id": "nicId", "own_id": "globalId", "guid": "GUID"}
-    columns = {**integers(schema, table, wanted), "name": schema.text(table, "name")}
-    fields = {"nic": "coalesce(n.global_id, own_id)", **column_fields("guid"), "name": "nullif(name, '')"}
-    joins = {"n": "LEFT JOIN nic_ids n ON n.nic_id = c.nic_id"}
-    return Source(table, columns, {"nic_devices": Transform(fields, joins, order="", is_distinct=True)})
+# The ids of the adapters' samples are in NIC_ID_MAP; schema 3.1 has only the adapter's ``globalId``.
+_NIC = {"nic": "coalesce(n.global_id, own_id)", "name": "nullif(name, '')"}
+_NIC_IDS = {"n": "LEFT JOIN nic_ids n ON n.nic_id = c.nic_id"}
+declare("TARGET_INFO_NIC_INFO", "nic_id:nicId own_id:globalId guid:GUID name",
+    nic_devices=Transform(_NIC, _NIC_IDS, order="", is_distinct=True))  # fmt: skip
 
 
 _DATA = "GENERIC_EVENT_DATA"
@@ -51,7 +29,7 @@ def efa_samples(schema: Schema) -> list[Source]:
     values = ("intVal", "uintVal", "floatVal", "doubleVal")
     present = ", ".join(f'"{column}"' for column in values if schema.has_column(_DATA, column)) or "NULL"
     columns = {
-        **integers(schema, _DATA, {"event": "genericEventId", "field_index": "fieldIdx"}),
+        **columns_of(schema, _DATA, "event:genericEventId field_index:fieldIdx"),
         "value": f"CAST(coalesce({present}, 0, 0) AS REAL)",
         "is_known": f"coalesce({present}, NULL) IS NOT NULL",
         "is_efa": f'"genericEventId" IN (SELECT genericEventId FROM GENERIC_EVENTS WHERE typeId IN ({types}))',
@@ -63,15 +41,6 @@ def efa_samples(schema: Schema) -> list[Source]:
         "f": f"LEFT JOIN ({of_event} efa_fields k USING (type_id)) f "
         "ON f.event = c.event AND f.field_index = c.field_index",
     }
-    fields = {
-        **column_fields("row"),
-        "time": "e.time",
-        "type_id": "e.type_id",
-        "source": "t.source",
-        "type": "t.type",
-        **column_fields("event"),
-        "field": "f.field",
-        **column_fields("value"),
-    }
+    fields = {"time": "e.time", "type_id": "e.type_id", "source": "t.source", "type": "t.type", "field": "f.field"}
     transform = Transform(fields, joins, "is_efa = 1 AND is_known = 1", order="event")
     return [Source(_DATA, columns, {"efa_samples": transform})]

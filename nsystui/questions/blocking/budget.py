@@ -27,9 +27,9 @@ from nsystui.questions.collectives.waiting import NOBODY, Arrivals, waits_and_tr
 from nsystui.questions.gpu.utilisation import by_gpu, selected_devices
 from nsystui.questions.host.time_budget import cause_words, causes_of
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.communication import communicates, communicating
 from nsystui.questions.queries.conditions import job_end, job_start
 from nsystui.questions.queries.data_notes import unrecorded_notes
-from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.steps import (
     SLOW,

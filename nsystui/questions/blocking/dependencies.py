@@ -24,7 +24,7 @@ from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.queries.nccl_copies import is_nccl_copy
+from nsystui.questions.queries.communication import is_nccl_copy
 from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.time_window import report_at

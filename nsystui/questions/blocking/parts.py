@@ -41,9 +41,9 @@ from nsystui.questions.blocking.dependencies import (
 from nsystui.questions.capture.launch_account import lost_work
 from nsystui.questions.gpu.utilisation import by_gpu, selected_devices
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.communication import communicating
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import in_runs, of_each_report
-from nsystui.questions.queries.kernel_names import communicating
 from nsystui.questions.queries.pauses import unseen
 from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.tasks import GPU_TABLES

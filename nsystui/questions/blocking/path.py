@@ -57,7 +57,7 @@ from nsystui.questions.host.segments import NO_SEGMENTS, Segments, one_after_the
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.queries.captures import NO_NODE
-from nsystui.questions.queries.kernel_names import communicating
+from nsystui.questions.queries.communication import communicating
 from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.tasks import ROLE, selected_ranks
 from nsystui.questions.queries.time_window import extent, report_at

@@ -23,12 +23,11 @@ from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, union
 from nsystui.questions.gpu.utilisation import gpu_keys, gpu_users, silent_work
 from nsystui.questions.queries.data_notes import LOWER_BOUNDS, UNKNOWN_BY_CLOCK, conditional_notes
-from nsystui.questions.queries.derived import of_each_report
+from nsystui.questions.queries.derived import rows_of_each_report
 from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.tasks import COPYING, GPU_TABLES, MUCH_LOST, rows_of_tasks
 from nsystui.store.gpu_clock import CLOCK_NOISE
 from nsystui.store.report import Report
-from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -203,17 +202,17 @@ def launch_accounts(
     A process without recorded GPU work counts only if it shares its GPU, or with ``of_all``.
     """
     calls = canonical.API_CALLS
-    stored = of_each_report(session, reports, "launch-accounts", _accounts, table=calls, in_memory=True, kept=kept)
-    silent = {task for tasks in silent_work(session).values() for task in tasks} if stored else set()
+    stored = rows_of_each_report(session, reports, "launch-accounts", _accounts, table=calls, in_memory=True, kept=kept)
+    rows = list(stored)
+    silent = {task for tasks in silent_work(session).values() for task in tasks} if rows else set()
     return {
         Task(index, process): LaunchAccount(*values)
-        for index, arrays in stored.items()
-        for process, has_work, *values in json_of(arrays["accounts"])
+        for index, process, has_work, *values in rows
         if of_all or has_work or Task(index, process) in silent
     }
 
 
-def _accounts(session: Session, reports: list[Report]) -> dict[int, Arrays]:
+def _accounts(session: Session, reports: list[Report]) -> Iterator[tuple[int | None, ...]]:
     from nsystui.questions.steps.task_steps import launch_id_spans
 
     counts: defaultdict[Task, _Counts] = defaultdict(_Counts)
@@ -228,12 +227,10 @@ def _accounts(session: Session, reports: list[Report]) -> dict[int, Arrays]:
             counts[task].add(*(portion.get(task, _NO_ROWS) for portion in portions))
     captures = _graph_captures(session, report_indices) if counts else {}
     worked = set[Task]().union(*(rows_of_tasks(session, table, reports) for table in GPU_TABLES))
-    rows: dict[int, list[tuple[int | None, ...]]] = {report.index: [] for report in reports}
     for task, count in counts.items():
         if count.calls[_KERNEL_LAUNCH] and task.process != canonical.NO_PROCESS:
             account = count.account(*captures.get(task, (EMPTY, 0)), left_out[task.report])
-            rows[task.report].append((task.process, task in worked, *astuple(account)))
-    return {index: {"accounts": json_array(values)} for index, values in rows.items()}
+            yield *astuple(task), task in worked, *astuple(account)
 
 
 def untimed_work(report: Report) -> Iterator[tuple[CanonicalTable, int, int]]:

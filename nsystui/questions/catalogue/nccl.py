@@ -76,14 +76,14 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
     pairing = job.pairing_by(group_by, values["step_range"])
     if values["sizes"]:
         size = {"bucket": NcclProperty.SIZE, "pow2": NcclProperty.POW2, "exact": NcclProperty.BYTES}[values["sizes"]]
-        return bandwidth_by_size(job.session, selection, job.ranks, pairing, size)
+        return bandwidth_by_size(job, selection, pairing, size)
     if values["durations"]:
-        return durations_of_size(job.session, selection, job.ranks, pairing, values["durations"], values["message"])
+        return durations_of_size(job, selection, pairing, values["durations"], values["message"])
     if values["calls"] is not None:
-        return nccl_listing(job.session, selection, job.ranks, pairing, shared, CALL)
+        return nccl_listing(job, selection, pairing, shared, CALL)
     if values["kernels"] is not None:
-        return nccl_listing(job.session, selection, job.ranks, pairing, shared, KERNEL)
-    return noted(job, nccl_summary(job.session, selection, job.ranks, pairing, group_by), values["step_range"])
+        return nccl_listing(job, selection, pairing, shared, KERNEL)
+    return noted(job, nccl_summary(job, selection, pairing, group_by), values["step_range"])
 
 
 def _draw(job: OpenJob, selection: Selection, options: _Options) -> Shapes | None:

@@ -1,4 +1,4 @@
-"""Questions about GPU time, streams, the network, the timeline and the list of events."""
+"""Questions about GPU time, memory and metrics, streams, the network, the timeline and the list of events."""
 
 from __future__ import annotations
 
@@ -138,6 +138,38 @@ def _draw_queues(job: OpenJob, selection: Selection, options: Values) -> Shapes 
     from nsystui.questions.report.drawings import queue_lanes
 
     return queue_lanes(job, selection, options["bins"])
+
+
+def _ask_metrics(job: OpenJob, selection: Selection, options: Values) -> Answer:
+    from nsystui.questions.counters.metric_means import metric_means
+    from nsystui.questions.counters.metric_tables import metric_statistics, metrics_over_time
+
+    if options["over_time"]:
+        return metrics_over_time(job, selection, options["bins"])
+    return metric_means(job, selection, options["by"]) if options["by"] else metric_statistics(job, selection)
+
+
+def _draw_metrics(job: OpenJob, selection: Selection, options: Values) -> Shapes | None:
+    from nsystui.questions.report.drawings import metric_lanes
+
+    return metric_lanes(job, selection, options["bins"])
+
+
+def _ask_memory(job: OpenJob, selection: Selection, options: Values) -> Answer:
+    from nsystui.questions.memory.gpu_allocations import allocation_table
+    from nsystui.questions.memory.gpu_memory import memory_over_time, memory_table
+
+    if options["over_time"]:
+        return memory_over_time(job, selection, options["bins"])
+    if options["allocations"]:
+        return allocation_table(job, selection, options["allocations"])
+    return memory_table(job, selection)
+
+
+def _draw_memory(job: OpenJob, selection: Selection, options: Values) -> Shapes | None:
+    from nsystui.questions.report.drawings import memory_lanes
+
+    return memory_lanes(job, selection, options["bins"])
 
 
 _EVENTS = ("graph_launches", "syncs", "nvtx_marks", "ucx_calls", "openacc_events", "openmp_events", "cuda_overhead")
@@ -302,5 +334,65 @@ OpenMP, CUDA's overhead; OS runtime calls when asked for.""",
         reads=("times",),
         rows=ShownRows("event", "events", "events"),
         views=(View("events", tables=_EVENTS),),
+    ),
+    Question(
+        "metrics",
+        "GPU metrics: every sampled counter, over time, or its mean over kernels, ranges, steps, collectives",
+        _ask_metrics,
+        description="""\
+Every GPU metric that was sampled, under its recorded name: one row for each rank, device and metric; with --over-time
+also for each span of the selected time. With --by, the mean of every metric over the kernels of a name, NVTX
+ranges (their GPU time), steps or collectives: each sample is weighted by the overlap of its period. `busiest` is the
+unit nearest to its peak; `bound` names it if it reaches 60 % of its peak. Recorded with
+`nsys profile --gpu-metrics-devices=all`.""",
+        examples="""  nsystui metrics rank*.sqlite
+  nsystui metrics rank0.sqlite --by kernel --sort of_peak_percent --top 10
+  nsystui metrics rank*.sqlite --by step --format csv
+  nsystui metrics rank*.sqlite --over-time --bins 1000 --format csv -o metrics.csv""",
+        order=82,
+        options=(
+            *OVER_TIME,
+            Option(
+                "by",
+                "means over kernels of a name, NVTX ranges of a name, steps, or collectives by size",
+                choices=("kernel", "range", "step", "collective"),
+                one_of="table",
+            ),
+        ),
+        read=read_bins,
+        drawing=_draw_metrics,
+        reads=("whole", "times", "reports"),
+        rows=ShownRows("device", "gpu", "GPU metrics"),
+        views=(View("metrics", screen="metrics"),),
+    ),
+    Question(
+        "gpu-memory",
+        "memory allocated through CUDA: peak, what is never freed, the curve over time",
+        _ask_memory,
+        description="""\
+The memory that was allocated through CUDA, one row for each rank, device and kind of memory: the most that was in use
+and when, allocations and frees, what is never freed, and the time in the calls that did it. With --over-time the curve,
+with --allocations the single allocations, the largest first, with their NVTX ranges and call stacks (recorded with
+--cudabacktrace=memory). Recorded with `nsys profile --cuda-memory-usage=true`.""",
+        examples="""  nsystui gpu-memory rank*.sqlite
+  nsystui gpu-memory rank0.sqlite --allocations at-peak --top 20
+  nsystui gpu-memory rank*.sqlite --over-time --bins 1000 --format csv -o memory.csv""",
+        order=145,
+        options=(
+            *OVER_TIME,
+            Option(
+                "allocations",
+                "the single allocations: all, those in use at the peak, or those never freed (default: all)",
+                choices=("all", "at-peak", "never-freed"),
+                without_value="all",
+                lists=True,
+                one_of="table",
+            ),
+        ),
+        read=read_bins,
+        drawing=_draw_memory,
+        reads=("times",),
+        rows=ShownRows("device", "gpu", "GPU memory"),
+        views=(View("GPU memory", tables=("gpu_memory",), label="memory", screen="GPU memory"),),
     ),
 )

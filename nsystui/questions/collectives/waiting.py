@@ -301,22 +301,13 @@ def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching
             last = batch.last[is_kind & (batch.last != NOBODY)]
             late_counts = np.bincount(last, minlength=1)
             member = batch.group.members[int(late_counts.argmax())]
-            rows.append(
-                (
-                    kind,
-                    len(batch.group.members),
-                    int(is_kind.sum()),
-                    transfer,
-                    waiting,
-                    100.0 * waiting / (waiting + transfer) if waiting + transfer else None,
-                    float(np.median(batch.spread[is_kind])),
-                    len(last),
-                    numbers.get(member.task) if len(last) else None,
-                    int(late_counts.max()) if len(last) else None,
-                    verdict(len(batch.group.members), together, *(column[is_kind] for column in cells)),
-                    batch.group.communicator or None,
-                )
-            )
+            share = 100.0 * waiting / (waiting + transfer) if waiting + transfer else None
+            late = (numbers.get(member.task), int(late_counts.max())) if len(last) else (None, None)
+            spread = float(np.median(batch.spread[is_kind]))
+            judged = verdict(len(batch.group.members), together, *(column[is_kind] for column in cells))
+            counts = (len(batch.group.members), int(is_kind.sum()))
+            communicator = batch.group.communicator or None
+            rows.append((kind, *counts, transfer, waiting, share, spread, len(last), *late, judged, communicator))
     answer = TableAnswer("collective-kinds", KIND_COLUMNS, rows, len(rows))
     return _shown(answer, selection, numbers, matching).sorted_by("waiting", descending=True)
 

@@ -180,7 +180,7 @@ def nccl(a: Side, b: Side) -> Compared:
 
 def _summary(side: Side, group_by: tuple[NcclProperty, ...]) -> TableAnswer:
     job = side.job
-    return nccl_summary(job.session, side.selection, job.ranks, job.pairing(), group_by)
+    return nccl_summary(job, side.selection, job.pairing(), group_by)
 
 
 def _knows_sizes(rows: Sequence[Mapping[str, Value]]) -> bool:

@@ -122,29 +122,25 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
     ``described`` is the share of time that samples describe, ``resolved`` the share in intervals with two samples.
     """
     sources = metric_sources(job.session, selection, every=True)
+    subject, subject_columns = SUBJECTS[group_by]
     if not sources:
-        return metrics_answer(job, f"{group_by}-metrics", (*SUBJECT_COLUMNS[group_by], *DERIVED), [])
-    (pieces_on, rows_of), sums = SUBJECTS[group_by](job, selection), _Sums()
+        return metrics_answer(job, f"{group_by}-metrics", (*subject_columns, *DERIVED), [])
+    (pieces_on, rows_of), sums = subject(job, selection), _Sums()
     for gpu in dict.fromkeys([*users_of_gpus(job, selection), *((source.report, source.gpu) for source in sources)]):
         gpu_sources = [source for source in sources if (source.report, source.gpu) == gpu]
         _add_gpu(sums, job, gpu, gpu_sources, pieces_on(gpu), group_by in _BY_KERNELS)
     rows = rows_of()
     metrics, count = tuple(dict.fromkeys(source.metric for source in sources)), len(rows)
-    means = np.full((len(metrics), count), np.nan)
-    for number, metric in enumerate(metrics):
-        time = sums.of(f"{metric} time", count)
-        np.divide(sums.of(f"{metric} value", count), time, out=means[number], where=time > 0)
+    means = np.stack([_quotient(sums.of(f"{key} value", count), sums.of(f"{key} time", count)) for key in metrics])
     length = sums.of(_LENGTH, count)
-    shares = np.full((2, count), np.nan)
-    for number, key in enumerate((_DESCRIBED, _RESOLVED)):
-        np.divide(100.0 * sums.of(key, count), length, out=shares[number], where=length > 0)
+    shares = np.stack([_quotient(100.0 * sums.of(key, count), length) for key in (_DESCRIBED, _RESOLVED)])
     sample_counts = sums.of(_SAMPLES, count).astype(int).tolist()
     alone = sums.of(_ALONE, count).astype(int).tolist() if group_by in _BY_KERNELS else [None] * count
     families = _by_family(sources, metrics, means)
     busiest, occupancy = _busiest(families, count), _occupancy(families, count)
     counts = sums.of(_COUNTED, count)
     are_single = group_by == "step"  # a row is one interval, left out if it has fewer than two samples
-    columns = (*SUBJECT_COLUMNS[group_by], *(() if are_single else (_COUNT, _TOTAL)))
+    columns = (*subject_columns, *(() if are_single else (_COUNT, _TOTAL)))
     table_rows: list[Row] = []
     resolved, order = sums.of(_RESOLVED, count), np.argsort(-length, kind="stable")
     is_shown = (counts > 0) & (resolved > 0) if are_single else counts > 0
@@ -155,6 +151,12 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
     is_long = resolved.sum() >= _MOSTLY * length.sum()
     notes = () if table_rows and is_long else _means_notes(job, group_by, bool(table_rows))
     return metrics_answer(job, f"{group_by}-metrics", (*columns, *DERIVED, *columns_of(sources)), table_rows, notes)
+
+
+def _quotient(dividends: Floats, divisors: Floats) -> Floats:
+    """Return quotients; NaN without a positive divisor."""
+    quotients: Floats = np.divide(dividends, divisors, out=np.full(len(divisors), np.nan), where=divisors > 0)
+    return quotients
 
 
 def _add_gpu(
@@ -236,9 +238,9 @@ def _occupancy(shares: dict[str, Floats], count: int) -> list[Value]:
     """
     warps = next((values for label, values in shares.items() if label.lower() == _WARPS), None)
     active = shares.get("SM active")
-    occupancy = np.full(count, np.nan)
-    if warps is not None and active is not None:
-        np.divide(100.0 * warps, active, out=occupancy, where=active >= _MIN_ACTIVE)
+    if warps is None or active is None:
+        return [None] * count
+    occupancy = _quotient(100.0 * warps, np.where(active >= _MIN_ACTIVE, active, 0.0))
     return plain_values(np.where(occupancy <= 100.0, occupancy, np.nan))
 
 
@@ -342,19 +344,14 @@ def _by_collective(job: OpenJob, selection: Selection) -> Subject:
     return partial(_intervals, spans), lambda: list(numbers)
 
 
-SUBJECT_COLUMNS = {
-    "kernel": (NAME,),
-    "range": (Column("name", header="Range", label="range"),),
-    "step": (RANK, STEP, START.with_importance(1), DURATION),
-    "collective": (COLLECTIVE, Column("message_size", header="Message Size (B)", label="bytes", unit=Unit.BYTES)),
+_BYTES = Column("message_size", header="Message Size (B)", label="bytes", unit=Unit.BYTES)
+SUBJECTS: dict[str, tuple[Callable[[OpenJob, Selection], Subject], tuple[Column, ...]]] = {
+    "kernel": (_by_kernel, (NAME,)),
+    "range": (_by_range, (Column("name", header="Range", label="range"),)),
+    "step": (_by_step, (RANK, STEP, START.with_importance(1), DURATION)),
+    "collective": (_by_collective, (COLLECTIVE, _BYTES)),
 }
-SUBJECTS: dict[str, Callable[[OpenJob, Selection], Subject]] = {
-    "kernel": _by_kernel,
-    "range": _by_range,
-    "step": _by_step,
-    "collective": _by_collective,
-}
-"""The subjects that means are grouped by."""
+"""What means are grouped by, with columns."""
 
 
 # -- the GPUs ---------------------------------------------------------------------------------------------------------

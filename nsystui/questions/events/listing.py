@@ -26,14 +26,13 @@ from nsystui.exports.metadata import pid_column, tid_column
 from nsystui.questions.events.index import count_all, event_index
 from nsystui.questions.events.kinds import DEFAULT_KINDS, KIND_TABLES, STREAM_KINDS, EventKind, events_query
 from nsystui.questions.queries.conditions import given, is_launched_by, matches, of_reports
-from nsystui.questions.queries.derived import of_each_report
+from nsystui.questions.queries.derived import rows_of_each_report
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.recording import option_advice, recording_advice
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_index import ByTable, TimeIndex
 from nsystui.store import tables
 from nsystui.store.report import Report
-from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
 
 EVENT_COLUMNS = (
@@ -253,17 +252,14 @@ def _names(session: Session, kind: EventKind) -> frozenset[str]:
     source = KIND_TABLES[kind]
     report = source.table.c.report
 
-    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+    def read(part: Session, reports: list[Report]) -> Sequence[Row]:
         query = sa.select(report, sa.func.coalesce(source.name, "")).distinct()
         query = query.where(of_reports(report, {opened.index for opened in reports}))
-        rows = part.rows(query if source.condition is None else query.where(source.condition))
-        return {
-            item.index: {"names": json_array([name for index, name in rows if index == item.index])} for item in reports
-        }
+        return part.rows(query if source.condition is None else query.where(source.condition))
 
     with_events = [opened for opened in session.reports if opened.count(source.table)]
-    stored = of_each_report(session, with_events, f"event-names-{kind.value}", compute, table=source.table)
-    return frozenset(name for arrays in stored.values() for name in json_of(arrays["names"]))
+    rows = rows_of_each_report(session, with_events, f"event-names-{kind.value}", read, table=source.table)
+    return frozenset(name for _, name in rows)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import add
-from typing import Any
 
 import numpy as np
 
@@ -350,18 +349,16 @@ def merged(
     if places and session.count(table):
         import sqlalchemy as sa
 
+        from nsystui.questions.queries.communication import is_communication_in
         from nsystui.questions.queries.conditions import given, of_reports, where
-        from nsystui.questions.queries.kernel_names import communicates, communicating
-        from nsystui.questions.queries.nccl_copies import is_nccl_copy
         from nsystui.store import tables
 
         rows = tables.of(table)
         columns = rows.c
         key_columns = dict(zip(keys, zip(*places, strict=True), strict=True))
         requested = given({**key_columns, "place": range(len(places))}).subquery("places")
-        is_communication: Any = communicates(communicating(session)) if rows is tables.kernels else sa.false()
-        is_communication = is_nccl_copy(session) if rows is tables.memory_ops else is_communication
-        lane = sa.cast(2 * requested.c.place + sa.cast(is_communication, sa.Integer), sa.Integer).label("lane")
+        is_communication = sa.cast(is_communication_in(session, rows), sa.Integer)
+        lane = sa.cast(2 * requested.c.place + is_communication, sa.Integer).label("lane")
         is_of_reports = of_reports(columns.report, {ids[0] for ids in places})
         is_whole = (columns.start.is_not(None), columns.end.is_not(None))
         query = (

@@ -33,9 +33,9 @@ from nsystui.questions.gpu.device_time import (
     shifted,
     to_arrays,
 )
+from nsystui.questions.queries.communication import other_communication
 from nsystui.questions.queries.data_notes import unrecorded_notes
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
-from nsystui.questions.queries.kernel_names import other_communication
 from nsystui.questions.queries.pauses import LONG, capture_note, hole_note, pauses, unseen
 from nsystui.questions.queries.recording import WORK_CALLS, recording_advice, unrecorded_work
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, silent_processes, used_devices

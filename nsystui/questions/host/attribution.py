@@ -22,7 +22,6 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.types import Array, Ints, grouped
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, disjoint_runs, intersect, merge, union
 from nsystui.questions.gpu.graph_gaps import causes_in_graphs, host_functions
-from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host import causes
 from nsystui.questions.host.causes import IN_OS, Cause, kind_of
 from nsystui.questions.host.functions import CpuSamples, running_stretches, samples_of
@@ -60,6 +59,7 @@ from nsystui.questions.host.segments import (
 )
 from nsystui.questions.host.stacks import LIBRARY, PYTHON, Files, files_of, os_callers, program_function
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.kernels.activities import profiler_overhead
 from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.mpi import mpi_rows

@@ -22,12 +22,12 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, subtract
 from nsystui.questions.capture.launch_account import lost_work_notes
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals, is_unknown
 from nsystui.questions.gpu.graph_gaps import HOST_NODE, causes_in_graphs, host_functions
-from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import GIL, NOTHING
 from nsystui.questions.host.causes import Cause as HostCause
 from nsystui.questions.host.host_work import HostWork, host_work
 from nsystui.questions.host.idle_spans import IdleSpan, longest_first, spans_of
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.kernels.activities import profiler_overhead
 from nsystui.questions.queries.tasks import with_roles
 from nsystui.questions.queries.time_window import extents
 from nsystui.questions.ranks.steps import StepTimes, step_times

@@ -9,7 +9,7 @@ operation and call by (report, process, correlation id).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -29,17 +29,19 @@ from nsystui.base.answer import (
     TableAnswer,
     Unit,
 )
-from nsystui.base.selection import Selection
+from nsystui.base.selection import Selection, Task
 from nsystui.base.text import counted
 from nsystui.base.types import Condition, Expression
 from nsystui.exports.metadata import tid_column
+from nsystui.questions.algebra.intervals import Intervals
 from nsystui.questions.queries import statistics
-from nsystui.questions.queries.conditions import duration, is_launched_by, job_start, where
+from nsystui.questions.queries.conditions import duration, is_launched_by, job_end, job_start, where
 from nsystui.questions.queries.data_notes import missing_notes, mpi_notes, unrecorded_notes
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.mpi import has_mpi, mpi_rows
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.partial_sums import ValueRows
+from nsystui.questions.queries.process_rows import times_by_task
 from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -104,6 +106,21 @@ def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, Expression]:
 def has_rows(session: Session, work: Work) -> bool:
     """Return whether the session has rows of an activity."""
     return has_mpi(session) if work is MPI else session.count(work.table) > 0
+
+
+def profiler_overhead(session: Session, selection: Selection) -> Mapping[Task, Intervals]:
+    """Return the union of the overhead that nsys recorded in each selected process; job time."""
+    table = OVERHEAD.table
+    if not session.count(table):
+        return {}
+    query = sa.select(table.c.report, table.c.process, job_start(table).label("start"), job_end(table).label("end"))
+    return times_by_task(session, query.where(*overhead_conditions(selection), table.c.start.is_not(None)))
+
+
+def overhead_conditions(selection: Selection) -> list[Condition]:
+    """Return the conditions for the selected processes and window, ignoring the name filter."""
+    table, unnamed = OVERHEAD.table, Selection(selection.window, selection.tasks)
+    return [*where(table, unnamed), table.c.end.is_not(None), table.c.process.is_not(None)]
 
 
 SIZE_COLUMNS = (

@@ -16,8 +16,8 @@ from nsystui.base.types import Ints
 from nsystui.questions.algebra.groups import one_key
 from nsystui.questions.algebra.intervals import Intervals, merge, slices, union
 from nsystui.questions.kernels.summary import kernel_summary, smart_kernel_names
+from nsystui.questions.queries.communication import full_names
 from nsystui.questions.queries.conditions import given, where
-from nsystui.questions.queries.kernel_names import full_names
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -9,15 +9,14 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Column, TableAnswer, Unit, Value
+from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
 from nsystui.base.text import few
 from nsystui.exports.ncu_csv import LIMITS, NcuLaunch
 from nsystui.questions.kernels.summary import Names, block_of, grid_of
 from nsystui.questions.queries.conditions import of_reports
-from nsystui.questions.queries.derived import of_each_report
+from nsystui.questions.queries.derived import rows_of_each_report
 from nsystui.store import tables
 from nsystui.store.report import Report
-from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
 
 COLUMNS = (
@@ -161,22 +160,18 @@ def _matched(
 
 def _kernels(session: Session) -> dict[_Kernel, set[_Shape]]:
 
-    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+    def read(part: Session, reports: list[Report]) -> Sequence[Row]:
         table = tables.kernels
         texts = [sa.func.coalesce(table.c[key], "") for key in ("name", "short_name", "mangled_name")]
         query = sa.select(table.c.report, *texts, grid_of(table), block_of(table)).distinct()
-        rows = part.rows(query.where(of_reports(table.c.report, {report.index for report in reports})))
-        return {
-            report.index: {"shapes": json_array([row[1:] for row in rows if row[0] == report.index])}
-            for report in reports
-        }
+        return part.rows(query.where(of_reports(table.c.report, {report.index for report in reports})))
 
     with_kernels = [report for report in session.reports if report.count(tables.kernels)]
-    stored = of_each_report(session, with_kernels, "kernel-shapes", compute, table=tables.kernels)
     shapes: dict[_Kernel, set[_Shape]] = defaultdict(set)
-    for arrays in stored.values():
-        for name, short, mangled, grid, block in json_of(arrays["shapes"]):
-            shapes[_Kernel(name, short, mangled)].add((grid, block))
+    for _, *names, grid, block in rows_of_each_report(
+        session, with_kernels, "kernel-shapes", read, table=tables.kernels
+    ):
+        shapes[_Kernel(*names)].add((grid, block))
     return shapes
 
 

@@ -36,10 +36,10 @@ from nsystui.base.text import counted
 from nsystui.base.types import Condition, Expression, Labelled, Query, grouped
 from nsystui.exports.metadata import Multiprocessor
 from nsystui.questions.queries import statistics
+from nsystui.questions.queries.communication import full_names
 from nsystui.questions.queries.conditions import duration, given, job_start, of_reports, where
 from nsystui.questions.queries.data_notes import conditional_notes, missing_notes, unrecorded_notes
 from nsystui.questions.queries.derived import of_all_reports
-from nsystui.questions.queries.kernel_names import full_names
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.partial_sums import ValueRows
 from nsystui.questions.queries.tasks import ROLE, RankedTask, rank_of, role_of, used_devices

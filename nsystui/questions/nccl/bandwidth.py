@@ -84,6 +84,13 @@ def sizes_moved(kernels: pd.DataFrame) -> tuple[Floats, Floats]:
     return size, size * factor
 
 
+def sizes_and_times(kernels: pd.DataFrame) -> dict[str, tuple[Floats, Floats]]:
+    """Return size and time of each bandwidth, for `rate`."""
+    spent = (kernels["end"] - kernels["start"]).astype("Int64").to_numpy(np.float64, na_value=np.nan)
+    algorithm, bus, transfer = (kernels[key].to_numpy(np.float64) for key in ("algorithm_size", "bus_size", "transfer"))
+    return {"algbw": (algorithm, spent), "busbw": (bus, spent), "busbw_without_wait": (bus, transfer)}
+
+
 def rate(size: Floats, duration: Floats) -> Floats:
     """Return bytes per second from bytes and ns, arrays of one shape; NaN if either is unknown or the time is 0."""
     result: Floats = np.full(len(size), np.nan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -28,7 +28,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.types import DataSeries
 from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
-from nsystui.questions.nccl.bandwidth import rate
+from nsystui.questions.nccl.bandwidth import rate, sizes_and_times
 from nsystui.questions.nccl.grouping import NcclProperty, is_of, selected, values_of
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.summary import (
@@ -43,11 +43,11 @@ from nsystui.questions.nccl.summary import (
     without_empty,
 )
 from nsystui.questions.nccl.units import whole
-from nsystui.questions.queries.tasks import RankedTask
-from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from nsystui.questions.job.job import OpenJob
 
 COMMUNICATION: Final = "communication"
 """A collective of `nccl_listing` that matches all collectives, but not the calls that manage groups and memory."""
@@ -108,20 +108,14 @@ _CALL_COLUMNS = (
 
 
 def nccl_listing(
-    session: Session,
-    selection: Selection,
-    ranks: Sequence[RankedTask],
-    pairing: NcclPairing,
-    row: Mapping[NcclProperty, Any],
-    what: What,
+    job: OpenJob, selection: Selection, pairing: NcclPairing, row: Mapping[NcclProperty, Any], what: What
 ) -> TableAnswer:
     """Return the kernels or calls behind one row of the summary, by start (job time, ns).
 
     ``row``: the summary row's values by group (``None``: unknown), or empty to select everything. ``partners`` counts
     the calls of the kernel, or the kernels of the call; the ``partner_…`` columns make the `EventKey` of the first. A
     call's row has the name, time and bandwidth of its first kernel, which may also have run other calls; a kernel's
-    name is not the operation that ran. ``algbw``, ``busbw`` and ``exposed`` are per kernel, see `nccl_summary`.
-    ``step`` needs `in_steps`.
+    name is not the operation that ran. ``step`` needs `in_steps`.
     """
     is_kernel = what == KERNEL
     matching = _rows(pairing.kernels if is_kernel else pairing.calls, row)
@@ -141,7 +135,7 @@ def nccl_listing(
     inspected = _INSPECTED if "inspected" in listed.columns else ()
     columns = (*_SHARED_COLUMNS, *step, *inspected, *(_KERNEL_COLUMNS if is_kernel else _CALL_COLUMNS))
     listed = listed[[column.key for column in columns]].reset_index(drop=True)
-    notes = nccl_notes(session, selection, ranks, pairing)
+    notes = nccl_notes(job, selection, pairing)
     return TableAnswer.of_arrays("nccl-calls", without_empty(columns, listed), listed, len(matching), notes)
 
 
@@ -176,9 +170,7 @@ def _partners(listed: pd.DataFrame, pairing: NcclPairing, is_kernel: bool) -> di
 
 
 def _bandwidth_of(kernels: pd.DataFrame) -> dict[str, Any]:
-    time = (kernels["end"] - kernels["start"]).astype("float64").to_numpy()
-    sizes = {"algbw": kernels["algorithm_size"], "busbw": kernels["bus_size"]}
-    return {key: rate(size.to_numpy(np.float64), time) for key, size in sizes.items()}
+    return {key: rate(*parts) for key, parts in sizes_and_times(kernels).items()}
 
 
 def _kernels_of_calls(calls: pd.DataFrame, kernels: pd.DataFrame) -> dict[str, Any]:

@@ -32,10 +32,9 @@ from nsystui.questions.nccl.units import (
     without_inner_calls,
 )
 from nsystui.questions.nccl.verdict import Together
+from nsystui.questions.queries.communication import communicates, communicating, is_peer_copy, rows_of_nccl_copies
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports
 from nsystui.questions.queries.derived import in_runs
-from nsystui.questions.queries.kernel_names import communicates, communicating
-from nsystui.questions.queries.nccl_copies import is_peer_copy, rows_of_nccl_copies
 from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.store import tables
 from nsystui.store.report import Report

@@ -15,7 +15,7 @@ from nsystui.base.text import few
 from nsystui.base.types import Ints
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.nccl.bandwidth import rate
+from nsystui.questions.nccl.bandwidth import rate, sizes_and_times
 from nsystui.questions.nccl.grouping import (
     COLUMNS,
     NcclProperty,
@@ -29,11 +29,11 @@ from nsystui.questions.nccl.summary import FASTEST, KERNEL, RANKS, WITHOUT_WAIT,
 from nsystui.questions.nccl.units import NONE, whole
 from nsystui.questions.nccl.verdict import VERDICT
 from nsystui.questions.queries.distributions import distribution
-from nsystui.questions.queries.tasks import RankedTask
-from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from nsystui.questions.job.job import OpenJob
 
 
 class SizeBin(NamedTuple):
@@ -78,11 +78,7 @@ _STATISTICS = (
 
 
 def bandwidth_by_size(
-    session: Session,
-    selection: Selection,
-    ranks: Sequence[RankedTask],
-    pairing: NcclPairing,
-    by: NcclProperty = NcclProperty.BYTES,
+    job: OpenJob, selection: Selection, pairing: NcclPairing, by: NcclProperty = NcclProperty.BYTES
 ) -> TableAnswer:
     """Tabulate the selected kernels by collective and known size (``by``: exact, power of two or bucket), small first.
 
@@ -98,7 +94,7 @@ def bandwidth_by_size(
     frame = frame.sort_values(["collective", "least_size"], kind="stable")
     columns = (*(COLUMNS[grouping] for grouping in groups), RANKS, *_STATISTICS)
     total = len(np.unique(group_numbers(sized_kernels, groups)))
-    notes = nccl_notes(session, selection, ranks, pairing)
+    notes = nccl_notes(job, selection, pairing)
     return TableAnswer.of_arrays("nccl-sizes", without_empty(columns, frame), frame, total, notes)
 
 
@@ -108,10 +104,7 @@ def _distribution(kernels: pd.DataFrame, group: Ints) -> dict[str, pd.Series[flo
 
     spent = (kernels["end"] - kernels["start"]).astype("Int64").to_numpy(np.float64, na_value=np.nan)
     durations = pd.Series(spent).groupby(group)
-    sizes = {"algbw": kernels["algorithm_size"], "busbw": kernels["bus_size"]}
-    rates = {key: pd.Series(rate(size.to_numpy(np.float64), spent)) for key, size in sizes.items()}
-    bus, transfer = (kernels[key].to_numpy(np.float64) for key in ("bus_size", "transfer"))
-    rates["busbw_without_wait"] = pd.Series(rate(bus, transfer))
+    rates = {key: pd.Series(rate(*parts)) for key, parts in sizes_and_times(kernels).items()}
     return {
         "least_size": pd.Series(whole(kernels["message_size"])).groupby(group).min(),
         "p5": durations.quantile(0.05),
@@ -150,12 +143,7 @@ class DurationsOfSize(TableAnswer):
 
 
 def durations_of_size(
-    session: Session,
-    selection: Selection,
-    ranks: Sequence[RankedTask],
-    pairing: NcclPairing,
-    collective: str,
-    size: int | None = None,
+    job: OpenJob, selection: Selection, pairing: NcclPairing, collective: str, size: int | None = None
 ) -> DurationsOfSize:
     """Tabulate the durations of a collective's selected kernels of one size: of all ranks, then of each rank.
 
@@ -182,7 +170,7 @@ def durations_of_size(
         counts, _ = np.histogram(values, np.asarray(bins.edges))
         spans = zip(bins.edges[:-1], bins.edges[1:], counts.tolist(), strict=True)
         rows += [(rank, start, end, count, 100.0 * count / len(values)) for start, end, count in spans]
-    notes = nccl_notes(session, selection, ranks, pairing)
+    notes = nccl_notes(job, selection, pairing)
     subject = "durations"
     if size is not None:
         subject = f"{collective} of {format_value(Unit.BYTES, size) if size != NONE else 'unknown message size'}"

@@ -15,7 +15,7 @@ from nsystui.base.selection import Selection, Task
 from nsystui.base.text import counted, few, ranks_named
 from nsystui.base.types import DataSeries, Floats, Ints
 from nsystui.exports import canonical
-from nsystui.questions.nccl.bandwidth import rate
+from nsystui.questions.nccl.bandwidth import rate, sizes_and_times
 from nsystui.questions.nccl.grouping import (
     COLUMNS,
     SIZES,
@@ -33,13 +33,14 @@ from nsystui.questions.nccl.verdict import VERDICT, Together, verdict
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.derived import rows_by_report
 from nsystui.questions.queries.recording import recording_advice, sizes_advice
-from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from nsystui.questions.job.job import OpenJob
 
 
 _JUDGED = ("start", "end", "transfer", "last")
@@ -52,9 +53,7 @@ _SOURCES = {
 }
 
 
-def nccl_notes(
-    session: Session, selection: Selection, ranks: Sequence[RankedTask], pairing: NcclPairing
-) -> tuple[str, ...]:
+def nccl_notes(job: OpenJob, selection: Selection, pairing: NcclPairing) -> tuple[str, ...]:
     """Return notes on missing data: for which ranks, and how to record or export it.
 
     The note on the pairing covers the selected rows, notes on missing data the selected tasks at any time.
@@ -63,12 +62,12 @@ def nccl_notes(
     kernels, calls = selected(pairing.kernels, of_tasks), selected(pairing.calls, of_tasks)
     kernels = kernels[kernels["backend"].isin((NCCL_BACKEND, COPIES_BACKEND))]
     communication = calls[calls["collective"].notna()]
-    notes = list(_missing(session, ranks, kernels, communication, has_log=bool(pairing.notes)))
+    notes = list(_missing(job, kernels, communication, has_log=bool(pairing.notes)))
     if copied := int((kernels["backend"] == COPIES_BACKEND).sum()):
         why = "their verdict is unknown, because copies begin once all ranks are ready, so that no wait is recorded"
         copies = "copies between GPUs without a kernel"
         notes.append(f"{counted(copied, 'NCCL operation', 'are')} {copies} (backend `{COPIES_BACKEND}`): {why}")
-    if graphs := session.count(tables.graph_launches):
+    if graphs := job.session.count(tables.graph_launches):
         why = "NCCL kernels in them were not traced one by one (record with --cuda-graph-trace=node)"
         notes.append(f"{counted(graphs, 'whole CUDA graph launch', 'are')} not in this table: {why}")
     line = pairing_line(selected(pairing.kernels, selection), selected(pairing.calls, selection))
@@ -80,9 +79,8 @@ def nccl_notes(
     return (*notes, *pairing.notes, *([line] if line else []))
 
 
-def _missing(
-    session: Session, ranks: Sequence[RankedTask], kernels: pd.DataFrame, communication: pd.DataFrame, has_log: bool
-) -> Iterator[str]:
+def _missing(job: OpenJob, kernels: pd.DataFrame, communication: pd.DataFrame, has_log: bool) -> Iterator[str]:
+    session = job.session
     with_kernels, with_calls = _tasks(kernels), _tasks(communication)
     with_sizes = _tasks(communication[communication["message_size"].notna()])
     all_tasks = with_kernels | with_calls
@@ -92,17 +90,15 @@ def _missing(
         yield f"no NCCL kernels and no NCCL calls in {which}: {record}"
     if silent := with_kernels - with_calls:
         yield (
-            f"NCCL kernels but no NCCL NVTX ranges{_of(session, ranks, silent, all_tasks)}: "
+            f"NCCL kernels but no NCCL NVTX ranges{_of(job, silent, all_tasks)}: "
             f"message sizes are unknown, and collectives are known from kernel names only; {record}"
         )
     if idle := with_calls - with_kernels:
-        owners = _of(session, ranks, idle, all_tasks)
-        yield (
-            f"NCCL calls but no NCCL kernels{owners}: {recording_advice(session, session.reports, canonical.KERNELS)}"
-        )
+        advice = recording_advice(session, session.reports, canonical.KERNELS)
+        yield f"NCCL calls but no NCCL kernels{_of(job, idle, all_tasks)}: {advice}"
     if without := with_calls - with_sizes:
         advice = sizes_advice((report_at(session, task.report) for task in without), has_log)
-        yield f"no message sizes{_of(session, ranks, without, all_tasks)}: {advice}"
+        yield f"no message sizes{_of(job, without, all_tasks)}: {advice}"
 
 
 def _tasks(frame: pd.DataFrame) -> set[Task]:
@@ -110,15 +106,15 @@ def _tasks(frame: pd.DataFrame) -> set[Task]:
     return {Task(int(report), int(process)) for report, process in keys.itertuples(index=False)}
 
 
-def _of(session: Session, ranks: Sequence[RankedTask], tasks: set[Task], all_tasks: set[Task]) -> str:
+def _of(job: OpenJob, tasks: set[Task], all_tasks: set[Task]) -> str:
     """Return `` of rank 3`` for ``tasks``, or nothing for all tasks that use NCCL."""
     if tasks == all_tasks:
         return ""
-    numbers = sorted(item.rank for item in ranks if item.task in tasks)
+    numbers = sorted(item.rank for item in job.ranks if item.task in tasks)
     if len(numbers) == len(tasks):
         return f" of {ranks_named(numbers)}"
     reports = {task.report for task in tasks}
-    return f" in {few([report.name for report in session.reports if report.index in reports])}"
+    return f" in {few([report.name for report in job.session.reports if report.index in reports])}"
 
 
 What = Literal["kernel", "call"]
@@ -168,9 +164,8 @@ _COSTS = (
 
 
 def nccl_summary(
-    session: Session,
+    job: OpenJob,
     selection: Selection,
-    ranks: Sequence[RankedTask],
     pairing: NcclPairing,
     by: Sequence[NcclProperty] = USUAL,
     what: What | None = None,
@@ -181,7 +176,6 @@ def nccl_summary(
     rows of a group differ. Figures are of whole kernels and calls (docs/nccl.md#bandwidth):
 
     * ``share``: the share of a kernel row in the time of all selected kernels and copies of NCCL, whatever the filter
-    * ``exposed``, ns: a sum; the GPU screen's exposed time, a union, may be less
     * ``fastest``, ns: the mean, over the kernels, of the job's shortest kernel of the same collective, size and number
       of ranks, if the size of each is known
 
@@ -197,16 +191,12 @@ def nccl_summary(
     if what != CALL:
         copies = selected(pairing.kernels, selection.with_name(None))
         copies = copies[copies["backend"] == COPIES_BACKEND]
-        time = _kernel_time(session, selection) + int((copies["end"] - copies["start"]).sum())
+        time = _kernel_time(job.session, selection) + int((copies["end"] - copies["start"]).sum())
         blocks[0]["share"] = 100.0 * blocks[0]["total"].astype("float64") / (time or np.nan)
     group_columns = tuple(replace(COLUMNS[grouping], importance=0) for grouping in by)
     keys = {column.key for column in group_columns}
-    columns = (
-        *((_WHAT,) if what is None else ()),
-        *group_columns,
-        *(column for column in _SHARED if column.key not in keys),
-        *_COSTS,
-    )
+    shared = (column for column in _SHARED if column.key not in keys)
+    columns = (*((_WHAT,) if what is None else ()), *group_columns, *shared, *_COSTS)
     frame = pd.concat(blocks, ignore_index=True)
     if NcclProperty.BACKEND not in by and (frame["backend"] == NCCL_BACKEND).all():
         columns = for_files(columns, {"backend"})
@@ -215,7 +205,7 @@ def nccl_summary(
         row_roles = [roles.get(str(name), (None, None)) for name in frame["communicator"]]
         frame = frame.assign(**{item.key: [role[n] for role in row_roles] for n, item in enumerate(_ROLES)})
         columns += _ROLES
-    notes = nccl_notes(session, selection, ranks, pairing)
+    notes = nccl_notes(job, selection, pairing)
     return TableAnswer.of_arrays("nccl", without_empty(columns, frame), frame, total, notes)
 
 
@@ -249,8 +239,7 @@ def _values(frame: pd.DataFrame, column: Column) -> DataSeries:
 def _costs(frame: pd.DataFrame, group: Ints, count: int, together: Together) -> dict[str, Any]:
     import pandas as pd
 
-    time = (frame["end"] - frame["start"]).astype("Int64")
-    durations = time.groupby(group)
+    durations = (frame["end"] - frame["start"]).astype("Int64").groupby(group)
     costs = {
         "count": durations.size(),
         "bytes": frame["message_size"].astype("Int64").groupby(group).sum(min_count=1),
@@ -261,19 +250,13 @@ def _costs(frame: pd.DataFrame, group: Ints, count: int, together: Together) -> 
         "min": durations.min(),
         "max": durations.max(),
         "stddev": durations.std().astype("float64").mask(durations.count() == 1, 0.0),
-        **dict.fromkeys(("algbw", "busbw", "busbw_without_wait"), np.nan),
+        **dict.fromkeys(("algbw", "busbw", "busbw_without_wait", "overlapped", "fastest"), np.nan),
         "exposed": pd.Series(pd.NA, index=range(count), dtype="Int64"),
-        "overlapped": np.nan,
-        "fastest": np.nan,
         "verdict": None,
     }
     if "exposed" not in frame.columns:
         return costs
-    spent = time.to_numpy(np.float64, na_value=np.nan)
-    sizes = {"algbw": frame["algorithm_size"], "busbw": frame["bus_size"]}
-    rates = {key: _rates(size.to_numpy(np.float64), spent, group, count) for key, size in sizes.items()}
-    transfer = frame["transfer"].to_numpy(np.float64)
-    rates["busbw_without_wait"] = _rates(frame["bus_size"].to_numpy(np.float64), transfer, group, count)
+    rates = {key: _rates(*parts, group, count) for key, parts in sizes_and_times(frame).items()}
     exposed = frame["exposed"].astype("Int64").groupby(group).sum()
     overlapped = 100.0 * (1.0 - exposed.astype("float64") / costs["total"].astype("float64").replace(0.0, np.nan))
     judged = {"fastest": fastest(frame, group), "verdict": verdicts(frame, group, count, together)}

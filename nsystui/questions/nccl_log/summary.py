@@ -1,7 +1,5 @@
 """The sums of a debug log, or of some training iterations in it, added up while it is read.
 
-Calls are counted by kind, not stored.
-
 Memory grows with the number of different message sizes, GPUs and communicators, not with the log.
 """
 
@@ -67,19 +65,18 @@ def steps_of(text: str) -> IterationSpan:
 class StepCut:
     """A filter for the lines of some iterations, log by log.
 
-    The lines from iteration N's training line to the next training line count as N's, as in ``1-separate-steps.awk`` of
-    ``nsys-profiling`` (its ``44 < N <= 50`` is 45:50). NeMo writes the line when the iteration is over, so these are
-    the calls of the next iteration. Communicators and their topology always pass, because they precede the training.
+    The lines from iteration N's training line to the next training line count as N's, as in ``1-separate-steps.awk``.
+    NeMo writes the line when the iteration is over, so these are the calls of the next iteration. Communicators and
+    their topology always pass, because they precede the training.
 
-    ``heard``: the number of training lines, of iterations ``first`` to ``last``; ``chosen``: how many of them passed;
-    ``outside``: the number of calls left out.
+    ``heard``: the iterations of the training lines; ``chosen``: how many of them passed; ``outside``: the number of
+    calls left out.
     """
 
     def __init__(self, steps: IterationSpan) -> None:
         self._steps = steps
-        self.heard = self.chosen = self.outside = 0
-        self.first: int | None = None
-        self.last: int | None = None
+        self.heard = MeanAndEnds()
+        self.chosen = self.outside = 0
 
     def of(self, lines: Iterable[Line]) -> Iterator[Line]:
         """Yield the lines of one log that pass."""
@@ -87,10 +84,8 @@ class StepCut:
         for line in lines:
             if type(line) is TrainingStep:
                 is_inside = line.iteration in self._steps
-                self.heard += 1
+                self.heard.add(line.iteration)
                 self.chosen += is_inside
-                self.first = line.iteration if self.first is None else min(self.first, line.iteration)
-                self.last = line.iteration if self.last is None else max(self.last, line.iteration)
             if is_inside or type(line) in _ALWAYS:
                 yield line
             elif type(line) in (Call, InspectedCall):
@@ -176,7 +171,7 @@ class LogSummary:
     ``lines`` (read) and ``results`` (of nccl-tests) are from the reader. ``kinds``: calls by `CallKind`. ``members``:
     the calls of each rank of each communicator. ``tuning``: the number of each choice of the tuner. ``topology``: how
     NCCL connected the ranks. ``unread``: the number of unread pieces of calls by reason. ``training_lines``: their
-    number, with ``step_time`` (seconds) and ``tflops`` if present, over ``first_iteration`` to ``last_iteration``.
+    iterations, with ``step_time`` (seconds) and ``tflops`` if present.
     ``iterations``: each with the number of its lines, by epoch and number. ``folded``: calls with one line for several.
     ``inspected``: NCCL Inspector's calls by the communicator's ranks and nodes, and kind; they are not among ``kinds``,
     because the debug log of the same job has them, too. ``inspected_ends``: the number after each rank's last record of
@@ -192,10 +187,8 @@ class LogSummary:
         self.members: dict[CommunicatorRank, MemberCalls] = {}
         self.tuning: Counter[TuningLine] = Counter()
         self.unread: Counter[Damage] = Counter()
-        self.communicator_lines = self.training_lines = self.folded = 0
-        self.step_time, self.tflops = MeanAndEnds(), MeanAndEnds()
-        self.first_iteration: int | None = None
-        self.last_iteration: int | None = None
+        self.communicator_lines = self.folded = 0
+        self.training_lines, self.step_time, self.tflops = MeanAndEnds(), MeanAndEnds(), MeanAndEnds()
         self.iterations: dict[tuple[int | None, int], tuple[TrainingStep, int]] = {}
         self.iterations_left_out = 0
         self.inspected: dict[tuple[int | None, int | None, InspectedKind], InspectedCalls] = {}
@@ -259,11 +252,9 @@ class LogSummary:
         elif isinstance(line, TopologyLine):
             self.topology.hear(line)
         elif isinstance(line, TrainingStep):
-            self.training_lines += 1
+            self.training_lines.add(line.iteration)
             self.step_time.add(line.step_time)
             self.tflops.add(line.tflops)
-            iterations = [i for i in (self.first_iteration, self.last_iteration, line.iteration) if i is not None]
-            self.first_iteration, self.last_iteration = min(iterations), max(iterations)
             self._add_iteration(line)
         elif isinstance(line, Unread):
             self.unread[line.damage] += line.number
@@ -362,8 +353,8 @@ def _missing(summary: LogSummary) -> Iterator[str]:
 
 def nothing(summary: LogSummary, cut: StepCut | None = None) -> str:
     """Return why a log without calls has no tables, and what to do."""
-    if cut is not None and cut.first is not None:
-        return f"none of the iterations is in these logs: they have {cut.first} to {cut.last}"
+    if cut is not None and cut.heard.number:
+        return f"none of the iterations is in these logs: they have {cut.heard.minimum} to {cut.heard.maximum}"
     if cut is not None:
         lines = "such as NeMo's `Training epoch 0, iteration 45/99`"
         return f"these logs have no training lines ({lines}) to cut them by: leave --steps out"

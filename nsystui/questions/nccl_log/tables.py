@@ -68,11 +68,11 @@ def steps_table(summary: LogSummary) -> Iterator[Row]:
 
     Each mean is over the lines with the value (the script omits lines without TFLOPS).
     """
-    if summary.training_lines:
-        step, tflops = summary.step_time, summary.tflops
+    lines, step, tflops = summary.training_lines, summary.step_time, summary.tflops
+    if lines.number:
         times = (None if value is None else value * _NS_PER_S for value in (step.mean, step.minimum, step.maximum))
         speeds = (tflops.mean, tflops.minimum, tflops.maximum)
-        yield summary.training_lines, summary.first_iteration, summary.last_iteration, *times, *speeds
+        yield lines.number, lines.minimum, lines.maximum, *times, *speeds
 
 
 @_table(
@@ -554,7 +554,7 @@ def lines_table(summary: LogSummary) -> Iterator[Row]:
         ("lines of communicators (Init, Destroy, Abort)", summary.communicator_lines),
         ("lines of the tuner", summary.tuning.total()),
         ("lines of the topology", summary.topology.lines),
-        ("lines of training iterations", summary.training_lines),
+        ("lines of training iterations", summary.training_lines.number),
         *((f"unread calls, {damage.value}", summary.unread[damage]) for damage in damages),
     )
 

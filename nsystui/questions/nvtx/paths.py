@@ -200,6 +200,17 @@ class Paths:
         first, count = self.children
         return np.arange(first[node + 1], first[node + 1] + count[node + 1], dtype=np.int64)
 
+    @cached_property
+    def chains(self) -> tuple[Ints, Ints]:
+        """The chains sorted by node, and the index of each node's first, with the number of chains at the end."""
+        order = np.argsort(self.of_chain, kind="stable")
+        return order, np.searchsorted(self.of_chain[order], np.arange(len(self) + 1))
+
+    def chains_of(self, node: int) -> Ints:
+        """Return the chains of a node, in their own order."""
+        order, first = self.chains
+        return order[first[node] : first[node + 1]]
+
 
 def group_by_path(
     names: Sequence[str], chains: Chains, group_parents: Sequence[int], group: Ints, *, fold: Folding
@@ -285,33 +296,17 @@ def _level_of(above: Ints, name: Ints, templates: Templates, ranges: Ints, aroun
     return _Level(parent[first], label[first], variants, node[pair_of_row])
 
 
-@dataclass(frozen=True, eq=False)
-class NodeChains:
-    """The chains of each node: ``order[first[i]:first[i + 1]]`` for node i, in their own order."""
-
-    order: Ints
-    first: Ints
-
-    @classmethod
-    def of(cls, paths: Paths) -> NodeChains:
-        """Sort the chains by their nodes."""
-        order = np.argsort(paths.of_chain, kind="stable")
-        return cls(order, np.searchsorted(paths.of_chain[order], np.arange(len(paths) + 1)))
-
-    def __getitem__(self, node: int) -> Ints:
-        return self.order[self.first[node] : self.first[node + 1]]
-
-
-def add_up(chains: Chains, paths: Paths, members: NodeChains) -> Totals:
+def add_up(chains: Chains, paths: Paths) -> Totals:
     """Add up the totals of each path's chains, then of each group's paths. Exact: all in int64."""
     below = np.flatnonzero((paths.parent >= 0) & (paths.parent < paths.groups))
     levels = (below[below >= paths.groups], below[below < paths.groups])  # paths first, to complete their threads
+    order, first = paths.chains
 
     def of_nodes(operation: np.ufunc, values: Ints, initial: int) -> Ints:
         result = np.full(len(paths), initial, np.int64)
-        if len(members.order):
+        if len(order):
             # Every path has a chain, so no slice is empty.
-            result[paths.groups :] = operation.reduceat(values[members.order], members.first[paths.groups : -1])
+            result[paths.groups :] = operation.reduceat(values[order], first[paths.groups : -1])
         for children in levels:
             operation.at(result, paths.parent[children], result[children])
         return result

@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
 from nsystui.base.selection import NameFilter, Window
 from nsystui.base.types import Flags, Floats, Ints
-from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, Chains, Totals
+from nsystui.questions.nvtx.chains import PUSH_POP, Chains, Totals, added_up
 from nsystui.questions.nvtx.loading import SmallInts
 from nsystui.questions.nvtx.paths import (
     NO_NODE,
     Folding,
     Grouping,
-    NodeChains,
     NodeKind,
     Paths,
     TreeGrouping,
@@ -107,6 +107,26 @@ class Node:
         return Window(start, max(end, start + 1))  # an empty window would select nothing
 
 
+_Facts = dict[str, Any]
+
+
+def _node(totals: Totals, row: int, facts: _Facts) -> Node:
+    """Make a node of the ranges in a row of ``totals``; ``facts`` are its other fields, or replace sums."""
+    sums = {name: int(values[row]) for name, values in vars(totals).items()}
+    launched = sums["projected"] > 0
+    fields: _Facts = {
+        **{name: sums[name] for name in ("count", "total", "open_count")},
+        "self_total": sums["self_total"] if sums["nested"] else None,
+        "gpu_total": sums["gpu_total"] if launched else None,
+        "gpu_median": float(sums["gpu_total"]) if launched else None,  # of a single range
+        "gpu_ops": sums["gpu_ops"] if sums["known"] else None,
+        "replayed": sums["replayed"] or None,
+        "window": Window.of_event(sums["first"], sums["last"]),
+        "gpu_window": Window.of_event(sums["gpu_first"], sums["gpu_last"]) if launched else None,
+    }
+    return Node(**(fields | facts))
+
+
 _MAX_ORDERS = 4  # cached orders of single ranges; a path of a million takes 8 MB and a tenth of a second
 
 
@@ -120,7 +140,6 @@ class NodeMaker:
     ranges: NvtxRanges
     grouping: Grouping
     paths: Paths
-    members: NodeChains
     totals: Totals
     _medians: dict[int, float] = field(default_factory=dict, repr=False)
     _orders: dict[tuple[int, Order], Ints] = field(default_factory=dict, repr=False)
@@ -132,7 +151,7 @@ class NodeMaker:
 
     def ranges_of(self, path: int) -> Ints:
         """Return the single ranges of a path, in their own order."""
-        indices = self.ranges.columns["by_chain"][self.chains.range_positions(self.members[path])]
+        indices = self.ranges.columns["by_chain"][self.chains.range_positions(self.paths.chains_of(path))]
         return np.sort(indices).astype(np.int64)
 
     @cached_property
@@ -161,32 +180,19 @@ class NodeMaker:
 
     def path_node(self, path: int) -> Node:
         """Make the node of a rank, thread or path."""
-        totals, is_group, is_single = self.totals, path < self.paths.groups, self.is_single(path)
-        launched = bool(totals.projected[path])
-        inner_count, count = self.inner_count(path), int(totals.count[path])
-        rank, role, thread = self._owner(path)
-        return Node(
-            id=path,
-            kind=self.grouping.groups[path].kind if is_group else NodeKind.PATH,
-            name=self.name(path),
-            depth=int(self.paths.depth[path]),
-            count=count,
-            total=int(totals.total[path]),
-            self_total=None if is_group or not totals.nested[path] else int(totals.self_total[path]),
-            gpu_total=int(totals.gpu_total[path]) if launched else None,
-            gpu_median=self.median(path) if launched and not is_group else None,
-            gpu_ops=int(totals.gpu_ops[path]) if totals.known[path] else None,
-            replayed=int(totals.replayed[path]) or None,
-            window=Window.of_event(int(totals.first[path]), int(totals.last[path])),
-            gpu_window=Window.of_event(int(totals.gpu_first[path]), int(totals.gpu_last[path])) if launched else None,
-            child_count=inner_count if is_group or is_single else inner_count + 1 if inner_count else count,
-            variants=int(self.paths.variants[path]),
-            open_count=int(totals.open_count[path]),
-            rank=rank,
-            role=role,
-            thread=thread,
-            index=int(self.chains.sample[self.members[path][0]]) if is_single else None,
-        )
+        inner_count, count = self.inner_count(path), int(self.totals.count[path])
+        depth, variants = int(self.paths.depth[path]), int(self.paths.variants[path])
+        facts: _Facts = {"id": path, "name": self.name(path), "depth": depth, "variants": variants}
+        facts |= {"kind": NodeKind.PATH, "child_count": inner_count}
+        facts |= zip(("rank", "role", "thread"), self._owner(path), strict=True)
+        if path < self.paths.groups:
+            facts |= {"kind": self.grouping.groups[path].kind, "self_total": None, "gpu_median": None}
+        elif self.is_single(path):
+            facts["index"] = int(self.chains.sample[self.paths.chains_of(path)[0]])
+        else:
+            facts["child_count"] = inner_count + 1 if inner_count else count
+            facts["gpu_median"] = self.median(path) if self.totals.projected[path] else None
+        return _node(self.totals, path, facts)
 
     def list_node(self, path: int) -> Node:
         """Make the row that opens the single ranges of a path with inner paths."""
@@ -198,39 +204,21 @@ class NodeMaker:
 
     def range_nodes(self, indices: Sequence[int], depth: int) -> list[Node]:
         """Make the nodes of single ranges, with their recorded names."""
-        names = self.ranges.full_names(indices)
-        return [self._range_node(index, name, depth) for index, name in zip(indices, names, strict=True)]
-
-    def _range_node(self, index: int, name: str, depth: int) -> Node:
-        value, lane = partial(self.ranges.value, index=index), self.ranges.lane_of(index)
-        ops, flags = value("op_count"), value("flags")
-        window = Window.of_event(value("start"), value("end"))
-        gpu = Window.of_event(value("gpu_start"), value("gpu_end")) if ops > 0 else None
-        return Node(
-            id=2 * len(self.paths) + index,
-            kind=NodeKind.RANGE,
-            name=name,
-            depth=depth,
-            count=1,
-            total=window.end - window.start,
-            self_total=value("self_time") if flags & PUSH_POP else None,
-            gpu_total=gpu.end - gpu.start if gpu else None,
-            gpu_median=float(gpu.end - gpu.start) if gpu else None,
-            gpu_ops=None if ops == UNKNOWN else ops,
-            replayed=value("replayed") or None,
-            window=window,
-            gpu_window=gpu,
-            open_count=int(flags & OPEN > 0),
-            rank=lane.rank,
-            role=lane.role,
-            thread=lane.thread,
-            index=index,
-        )
+        rows, columns = np.array(indices, np.int64), self.ranges.columns
+        order, counts = np.arange(len(rows), dtype=np.int32), np.ones(len(rows), np.int64)
+        totals, _ = added_up(lambda name: columns[name][rows], order, counts)
+        nodes = []
+        for row, (index, name) in enumerate(zip(indices, self.ranges.full_names(indices), strict=True)):
+            lane = self.ranges.lane_of(index)
+            facts: _Facts = {"id": 2 * len(self.paths) + index, "kind": NodeKind.RANGE, "name": name, "depth": depth}
+            facts |= {"rank": lane.rank, "role": lane.role, "thread": lane.thread, "index": index}
+            nodes.append(_node(totals, row, facts))
+        return nodes
 
     def median(self, path: int) -> float:
         """Return the median projected duration of a path's ranges, ns; NaN without launches."""
         if path not in self._medians:
-            durations = self.ranges.columns["gpu_by_chain"][self.chains.range_positions(self.members[path])]
+            durations = self.ranges.columns["gpu_by_chain"][self.chains.range_positions(self.paths.chains_of(path))]
             durations = durations[durations >= 0]
             self._medians[path] = float(np.median(durations)) if len(durations) else np.nan
         return self._medians[path]
@@ -290,7 +278,7 @@ class NodeMaker:
     def _owner(self, path: int) -> tuple[int | None, str | None, int | None]:
         grouping = self.grouping
         group = grouping.groups[path] if path < self.paths.groups else None
-        lane = group.lane if group else self.ranges.lanes[int(self.chains.lane[self.members[path][0]])]
+        lane = group.lane if group else self.ranges.lanes[int(self.chains.lane[self.paths.chains_of(path)[0]])]
         one_thread = group.kind is NodeKind.THREAD if group else grouping.one_thread
         rank, role = lane.rank if grouping.one_rank else None, lane.role if grouping.one_role else None
         return rank, role, lane.thread if one_thread else None
@@ -321,8 +309,7 @@ class NvtxTree:
         group_parents = [group.parent for group in grouping.groups]
         chains = ranges.columns.chains
         paths = group_by_path(ranges.names, chains, group_parents, grouping.of_chain, fold=Folding(fold))
-        members = NodeChains.of(paths)
-        return cls(ranges, by, NodeMaker(ranges, grouping, paths, members, add_up(chains, paths, members)))
+        return cls(ranges, by, NodeMaker(ranges, grouping, paths, add_up(chains, paths)))
 
     def __len__(self) -> int:
         return len(self.maker.paths)

@@ -17,7 +17,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.types import Query
 from nsystui.exports import canonical
 from nsystui.store.report import Report, most_rows
-from nsystui.store.results import Arrays, as_arrays, version_of
+from nsystui.store.results import Arrays, as_arrays, json_array, json_of, version_of
 from nsystui.store.session import Computation, Compute, Session
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from nsystui.exports.canonical import CanonicalTable
 
 T = TypeVar("T")
+JsonRow = Sequence[Any]
+"""The index of a report, and JSON values."""
 
 # Several small reports share a query, because each query has a cost per open report.
 _MOST_ROWS = 1 << 21
@@ -45,14 +47,16 @@ def of_each_report(
     activity: str = "",
     in_memory: bool = False,
     kept: bool = False,
+    version: str = "",
 ) -> dict[int, Arrays]:
     """Return the arrays that answer ``question`` for each report, by its index.
 
     ``compute`` makes missing and invalid arrays (``is_valid``) from a session of their reports: all in one call, or in
     runs whose rows of ``table`` fit into memory, each saved before the next run. ``activity`` names the computation in
-    progress messages. With ``in_memory``, the session also keeps the arrays. With ``kept``, none are made.
+    progress messages. With ``in_memory``, the session also keeps the arrays. With ``kept``, none are made. ``version``
+    is used instead of ``compute``'s.
     """
-    version = _version(session, compute)
+    version = version or _version(session, compute)
     results: dict[int, Arrays] = {}
     missing = []
     for report in reports:
@@ -70,6 +74,30 @@ def of_each_report(
         results.update(computed)
         give_back()
     return results
+
+
+def rows_of_each_report(
+    session: Session,
+    reports: Iterable[Report],
+    question: str,
+    read: Compute[Iterable[JsonRow]],
+    table: sa.Table | CanonicalTable | None = None,
+    in_memory: bool = False,
+    kept: bool = False,
+) -> Iterator[JsonRow]:
+    """Yield the rows of ``read`` that answer ``question``, stored like the arrays of `of_each_report`."""
+    compute, version = partial(_rows_as_arrays, read), _version(session, read)
+    for index, arrays in of_each_report(
+        session, reports, question, compute, table=table, in_memory=in_memory, kept=kept, version=version
+    ).items():
+        yield from ((index, *values) for values in json_of(arrays["rows"]))
+
+
+def _rows_as_arrays(read: Compute[Iterable[JsonRow]], session: Session, reports: list[Report]) -> dict[int, Arrays]:
+    rows: dict[int, list[JsonRow]] = {report.index: [] for report in reports}
+    for index, *values in read(session, reports):
+        rows[index].append(values)
+    return {index: {"rows": json_array(values)} for index, values in rows.items()}
 
 
 def _version(session: Session, compute: Callable[..., object]) -> str:

@@ -9,13 +9,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from nsystui.base.selection import Task
 from nsystui.base.text import counted
 from nsystui.exports import canonical
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.exports.forms.form import EXPORT_COMMAND
-from nsystui.questions.queries.derived import of_each_report
+from nsystui.questions.queries.derived import rows_of_each_report
 from nsystui.questions.queries.tasks import (
     COPYING,
     GPU_TABLES,
@@ -26,7 +27,6 @@ from nsystui.questions.queries.tasks import (
     work_calls,
 )
 from nsystui.store.report import Report
-from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
 
 _ON_GPU = "trace with ProfilerActivity.CUDA among the activities"
@@ -269,21 +269,18 @@ def unrecorded_work(
     """Count the calls without recorded work by process and table (of ``only``)."""
     words = [word for word, table in WORK_CALLS.items() if table in only]
 
-    def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
-        rows: dict[int, list[tuple[int, str, int]]] = {report.index: [] for report in missing}
-        for task, table, calls in _unrecorded(part, missing, words):
-            rows[task.report].append((task.process, table, calls))
-        return {index: {"calls": json_array(values)} for index, values in rows.items()}
-
     counts: defaultdict[Task, Counter[str]] = defaultdict(Counter)
-    question = f"unrecorded-work-{'-'.join(words)}"
-    for index, arrays in of_each_report(session, reports if words else (), question, compute, in_memory=True).items():
-        for process, table, calls in json_of(arrays["calls"]):
-            counts[Task(index, process)][table] += calls
+    read, question = partial(_unrecorded, words), f"unrecorded-work-{'-'.join(words)}"
+    for index, process, table, calls in rows_of_each_report(
+        session, reports if words else (), question, read, in_memory=True
+    ):
+        counts[Task(index, process)][table] += calls
     return counts
 
 
-def _unrecorded(session: Session, reports: Sequence[Report], words: Sequence[str]) -> Iterator[tuple[Task, str, int]]:
+def _unrecorded(
+    words: Sequence[str], session: Session, reports: Sequence[Report]
+) -> Iterator[tuple[int, int | None, str, int]]:
     whole = [report for report in reports if report.damaged.keys().isdisjoint(table.name for table in GPU_TABLES)]
     done = _working(session, whole)
     working = set().union(*done.values())
@@ -298,7 +295,8 @@ def _unrecorded(session: Session, reports: Sequence[Report], words: Sequence[str
     for task, name, calls in calls_by_name:
         word = next(word for word in WORK_CALLS if word in name)
         if task in working - done[word] and word in words:
-            yield task, "kernels" if word == "GraphLaunch" and task.report in by_node else WORK_CALLS[word], calls
+            table = "kernels" if word == "GraphLaunch" and task.report in by_node else WORK_CALLS[word]
+            yield task.report, task.process, table, calls
 
 
 def _may_call(session: Session, report: Report, word: str, tasks: Collection[Task]) -> bool:

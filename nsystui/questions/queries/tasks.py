@@ -10,17 +10,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import zip_longest
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from nsystui.base.answer import UNKNOWN, Column
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import whole_number
-from nsystui.base.types import Expression, Query, grouped
+from nsystui.base.types import Expression, grouped
 from nsystui.exports.canonical import BY_NAME, NO_PROCESS, CanonicalTable
 from nsystui.exports.discover import NEXT_CAPTURE
 from nsystui.exports.metadata import (
@@ -31,13 +30,12 @@ from nsystui.exports.metadata import (
     SYSTEM_WIDE,
     pid_of,
 )
-from nsystui.questions.queries.derived import of_each_report
+from nsystui.questions.queries.derived import JsonRow, rows_of_each_report
 from nsystui.questions.queries.mpi import has_mpi
 from nsystui.questions.queries.numbering import SOURCE as GIVEN
 from nsystui.questions.queries.numbering import Numbering
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store.report import Report
-from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -64,21 +62,13 @@ class UsedDevice:
 
 def used_devices(session: Session) -> list[UsedDevice]:
     """Return all (process, GPU) pairs, by report, process and ordinal."""
-    devices = {
-        (report, process, device): UsedDevice(Task(report, process), device, gpu, name, uuid)
-        for report, arrays in sorted(_process_facts(session).items())
-        for process, device, gpu, name, uuid in json_of(arrays["devices"])
-    }
+    devices = {row[:3]: UsedDevice(Task(*row[:2]), *row[2:]) for row in _process_facts(session, _DEVICE)}
     return list(devices.values())  # a device that captures describe differently is one device
 
 
 def process_names(session: Session) -> dict[Task, str]:
     """Return the program's path of each process, if recorded."""
-    return {
-        Task(report, process): name
-        for report, arrays in _process_facts(session).items()
-        for process, name in json_of(arrays["names"])
-    }
+    return {Task(report, process): name for report, process, name in _process_facts(session, _NAME)}
 
 
 def thread_names(session: Session) -> dict[tuple[int, int], str]:
@@ -125,22 +115,16 @@ def rows_of_tasks(
     return row_counts
 
 
-def _process_facts(session: Session) -> Mapping[int, Arrays]:
-    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        devices, names = _devices_and_names(part, reports)
-        return {
-            report.index: {"devices": json_array(devices[report.index]), "names": json_array(names[report.index])}
-            for report in reports
-        }
-
-    return of_each_report(session, session.reports, "processes", compute, in_memory=True)
+_DEVICE, _NAME = "device", "name"
 
 
-_RowsByReport = dict[int, list[tuple[Any, ...]]]
+def _process_facts(session: Session, kind: str) -> list[JsonRow]:
+    """Return report, process, ordinal, GPU, name and UUID of devices, or report, process and name; by report."""
+    rows = rows_of_each_report(session, session.reports, "processes", _devices_and_names, in_memory=True)
+    return sorted(((report, *values) for report, row_kind, *values in rows if row_kind == kind), key=itemgetter(0))
 
 
-def _devices_and_names(session: Session, reports: list[Report]) -> tuple[_RowsByReport, _RowsByReport]:
-    """Return (process, device, gpu, name, uuid) of devices and (process, name) of processes, by report."""
+def _devices_and_names(session: Session, reports: list[Report]) -> Iterator[JsonRow]:
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
@@ -156,14 +140,8 @@ def _devices_and_names(session: Session, reports: list[Report]) -> tuple[_RowsBy
     names = sa.select(process.report, process.process, process.name).where(
         of_reports(process.report, indices), process.name.is_not(None)
     )
-    return _by_report(session, devices, indices), _by_report(session, names, indices)
-
-
-def _by_report(session: Session, query: Query, indices: list[int]) -> _RowsByReport:
-    rows: _RowsByReport = {index: [] for index in indices}
-    for report, *values in session.rows(query):
-        rows[report].append(tuple(values))
-    return rows
+    for kind, query in ((_DEVICE, devices), (_NAME, names)):
+        yield from ((report, kind, *values) for report, *values in session.rows(query))
 
 
 ROLE = Column("role", header="Role", label="role")
@@ -372,11 +350,8 @@ def silent_processes(session: Session, working: Collection[Task]) -> dict[Task, 
     Reads calls only if a process has a CUDA context, but no work, or if contexts are not recorded.
     """
 
-    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        rows: dict[int, list[tuple[int, dict[str, int]]]] = {report.index: [] for report in reports}
-        for task, calls in launches_without_work(part, reports).items():
-            rows[task.report].append((task.process, calls))
-        return {index: {"processes": json_array(values)} for index, values in rows.items()}
+    def read(part: Session, reports: list[Report]) -> list[JsonRow]:
+        return [(*astuple(task), calls) for task, calls in launches_without_work(part, reports).items()]
 
     reports = []
     for report in session.reports if working else ():
@@ -385,12 +360,8 @@ def silent_processes(session: Session, working: Collection[Task]) -> dict[Task, 
         pids = {pid_of(task.process) for task in working if task.report == report.index}
         if contexts - pids or (pids and not contexts):
             reports.append(report)
-    stored = of_each_report(session, reports, "launching-processes", compute, in_memory=True).items()
-    return {
-        Task(index, process): Counter(calls)
-        for index, arrays in stored
-        for process, calls in json_of(arrays["processes"])
-    }
+    rows = rows_of_each_report(session, reports, "launching-processes", read, in_memory=True)
+    return {Task(index, process): Counter(calls) for index, process, calls in rows}
 
 
 def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[Task, dict[str, int]]:
@@ -488,35 +459,25 @@ def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
 
 def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
     """Return each process's rank in the largest communicator that it made."""
-    stored = of_each_report(session, session.reports, "nccl-ranks", _nccl_ranks, in_memory=True)
-    rank_by_task = {
-        Task(report, process): rank
-        for report, arrays in stored.items()
-        for process, rank in zip(arrays["process"].tolist(), arrays["rank"].tolist(), strict=True)
-    }
+    rows = rows_of_each_report(session, session.reports, "nccl-ranks", _nccl_ranks, in_memory=True)
+    rank_by_task = {Task(report, process): rank for report, process, rank in rows}
     return {task: rank_by_task[task] for task in tasks if task in rank_by_task}
 
 
-def _nccl_ranks(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
+def _nccl_ranks(session: Session, reports: Sequence[Report]) -> Sequence[JsonRow]:
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
     from nsystui.store import tables
 
-    ranks_by_report: dict[int, dict[int, int]] = {report.index: {} for report in reports}
-    table = tables.nccl_calls
+    table, indices = tables.nccl_calls, {report.index for report in reports}
     query = (
         sa.select(table.c.report, table.c.process, sa.func.arg_max(table.c.rank, table.c.ranks))
-        .where(of_reports(table.c.report, ranks_by_report), table.c.rank.is_not(None), table.c.ranks.is_not(None))
+        .where(of_reports(table.c.report, indices), table.c.rank.is_not(None), table.c.ranks.is_not(None))
         .where(table.c.process.is_not(None))
         .group_by(table.c.report, table.c.process)
     )
-    for report, process, rank in session.rows(query) if any(report.has(table) for report in reports) else ():
-        ranks_by_report[report][process] = rank
-    return {
-        report: {"process": np.array(list(ranks.keys()), np.int64), "rank": np.array(list(ranks.values()), np.int64)}
-        for report, ranks in ranks_by_report.items()
-    }
+    return session.rows(query) if any(report.has(table) for report in reports) else ()
 
 
 def _single_tasks(tasks: Sequence[Task]) -> set[Task]:

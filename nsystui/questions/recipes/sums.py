@@ -159,7 +159,7 @@ def nccl_projected(job: OpenJob, selection: Selection) -> TableAnswer:
     table["op_count"], table["call_total"] = sums["op_count"], sums["call_total"].round().astype("Int64")
     table["name"] = np.asarray(names, object)[groups.number]
     table = table.sort_values(["total", "name"], ascending=[False, True], kind="stable").reset_index(drop=True)
-    notes = (*nccl_notes(job.session, selection, job.ranks, pairing), *((_ONLY_KERNELS,) if len(table) else ()))
+    notes = (*nccl_notes(job, selection, pairing), *((_ONLY_KERNELS,) if len(table) else ()))
     total = len(table) if selection.is_everything else None
     return TableAnswer.of_arrays("nccl-gpu-proj-sum", COLUMNS, table, total, notes)
 

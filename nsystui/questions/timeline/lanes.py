@@ -282,12 +282,8 @@ _RARE = 100
 """Threads on CPUs for less than 1/100 of the recording have no lane for that alone."""
 
 _CALL_TYPES: dict[str, type[np.generic]] = {
-    "start": np.int64,
-    "end": np.int64,
-    "thread": np.int64,
-    "name": np.int32,
-    "row": np.int64,
-}
+    **dict.fromkeys(("start", "end", "thread", "row"), np.int64), "name": np.int32
+}  # fmt: skip
 
 
 def _calls(session: Session, report: Report) -> dict[int, Mapping[EventKind, ThreadEvents]]:

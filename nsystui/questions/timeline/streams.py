@@ -23,9 +23,8 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.names import is_of_nccl
 from nsystui.questions.nvtx.paths import template
 from nsystui.questions.nvtx.ranges import NvtxRanges
+from nsystui.questions.queries.communication import is_communication_in
 from nsystui.questions.queries.conditions import duration, where
-from nsystui.questions.queries.kernel_names import communicates, communicating
-from nsystui.questions.queries.nccl_copies import is_nccl_copy
 from nsystui.questions.queries.tasks import GPU_TABLES, selected_ranks
 from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.steps.task_steps import launched_work
@@ -175,16 +174,13 @@ def _kind(times: Sequence[int]) -> str:
 def stream_times(session: Session, selection: Selection) -> dict[StreamPlace, list[int]]:
     """Count the operations of each stream, and sum their compute, communication and copy times, ns."""
     sums_by_stream: dict[StreamPlace, list[int]] = {}
-    names = communicating(session)
     for table in (tables.kernels, tables.graph_launches, tables.memory_ops):
         if not session.count(table):
             continue
         columns = table.c
         context = sa.func.coalesce(columns.context, UNKNOWN)
         keys = (columns.report, columns.process, columns.device, columns.stream, context)
-        is_communication = communicates(names) if table is tables.kernels else sa.false()
-        is_communication = is_nccl_copy(session) if table is tables.memory_ops else is_communication
-        comm_time = sa.case((is_communication, duration(table)), else_=0)
+        comm_time = sa.case((is_communication_in(session, table), duration(table)), else_=0)
         sums = (sa.cast(sa.func.sum(value), sa.BigInteger) for value in (duration(table), comm_time))
         query = sa.select(*keys, sa.func.count(), *sums).where(*where(table, selection), columns.end.is_not(None))
         for report, process, *key, count, time, communication in session.rows(query.group_by(*keys)):

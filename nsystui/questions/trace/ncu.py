@@ -298,13 +298,8 @@ def _templates(job: OpenJob, conditions: Sequence[Condition]) -> frozenset[tuple
 
 def ncu_table(job: OpenJob, commands: Sequence[NcuCommand]) -> TableAnswer:
     """Tabulate commands, with their cautions as notes."""
-    rows = [
-        (
-            *(command.rank, command.pid, command.host, command.kernel, command.total),
-            *(command.launches, command.selected, command.skip, command.count, command.command, command.base.value),
-        )
-        for command in commands
-    ]
+    keys = [column.key for column in COLUMNS[:-1]]
+    rows = [(*(getattr(command, key) for key in keys), command.base.value) for command in commands]
     return TableAnswer("ncu", COLUMNS, rows, None, (*missing_notes(job.session, tables.kernels), *cautions(commands)))
 
 

@@ -42,10 +42,6 @@ TIMED_FIELDS = (
 _MOMENT = (tables.gpu_metrics.c.time + tables.gpu_metrics.c.clock_offset).label("moment")
 
 
-def _all(table: sa.Table) -> list[Condition]:
-    return []
-
-
 @dataclass(frozen=True)
 class Trace:
     """The events of a trace, read in the bands ``parts``; ``span`` is from first start to last end, job time, ns."""
@@ -85,15 +81,11 @@ class Trace:
         fields = (*GPU_FIELDS, *GPU_DETAILS)
         order = ("report", "process", "device", "stream", "start", "end", "kind_order", "row")
         for rows in self._bands(STREAM_KINDS, (*fields, "kind_order", "row")):
-            if EventKind.API in self.contents.kinds:
-                calls = self._in_correlation_range(rows)(tables.api_calls)
-                launched = with_calls(rows, self.selection, calls).subquery()
-                query = _select(launched, (*fields, "call_start", "call_thread"))
-                keys = [launched.c[field] for field in order]
-            else:
-                query = _with_nulls(_select(rows, fields), "call_start", "call_thread")
-                keys = [rows.c[field] for field in order]
-            yield from self.session.batches(query.order_by(*keys), _BATCH)
+            has_calls = EventKind.API in self.contents.kinds
+            calls = self._in_correlation_range(rows)(tables.api_calls) if has_calls else [sa.false()]
+            launched = with_calls(rows, self.selection, calls).subquery()
+            query = _select(launched, (*fields, "call_start", "call_thread"))
+            yield from self.session.batches(query.order_by(*(launched.c[field] for field in order)), _BATCH)
 
     def marks(self) -> Batches:
         """Yield rows of `HOST_FIELDS`: NVTX marks."""
@@ -138,13 +130,12 @@ class Trace:
             rows = self._rows(tuple(EventKind), (*TIMED_FIELDS, "kind_order", "row"), part)
             if rows is None:
                 return
-            query = _select(rows, TIMED_FIELDS)
+            query, work_fields = _select(rows, TIMED_FIELDS), ("to_device", "to_stream", "to", "size", "to_kind")
             launched = self._first_launched(part)
             if launched is None:
-                query = _with_nulls(query, "to_device", "to_stream", "to", "size", "to_kind")
+                query = query.add_columns(*(sa.cast(sa.null(), sa.BigInteger).label(name) for name in work_fields))
             else:
                 is_call = sa.and_(rows.c.kind == EventKind.API.value, is_launched_by(launched, rows))
-                work_fields = ("to_device", "to_stream", "to", "size", "to_kind")
                 query = query.add_columns(*(launched.c[field] for field in work_fields))
                 query = query.select_from(rows.outerjoin(launched, is_call))
             order = (rows.c.start, rows.c.end.desc(), rows.c.kind_order, rows.c.report, rows.c.row)
@@ -168,7 +159,9 @@ class Trace:
         bands = (self._rows(kinds, fields, part) for part in self.parts)
         yield from (rows for rows in bands if rows is not None)
 
-    def _rows(self, kinds: Sequence[EventKind], fields: Sequence[str], part: ByTable = _all) -> sa.Subquery | None:
+    def _rows(
+        self, kinds: Sequence[EventKind], fields: Sequence[str], part: ByTable = lambda table: []
+    ) -> sa.Subquery | None:
         available = self.contents.among(kinds)
         if not available:
             return None
@@ -181,12 +174,8 @@ class Trace:
         if rows is None:
             return None
         key = (rows.c.report, rows.c.process, rows.c.correlation_id)
-        columns = {
-            "to_device": rows.c.device,
-            "to_stream": rows.c.stream,
-            "size": sa.func.coalesce(rows.c.bytes, 0),
-            "to_kind": rows.c.kind,
-        }
+        size = sa.func.coalesce(rows.c.bytes, 0)
+        columns = {"to_device": rows.c.device, "to_stream": rows.c.stream, "size": size, "to_kind": rows.c.kind}
         first_work = [sa.func.arg_min(column, rows.c.start).label(name) for name, column in columns.items()]
         query = sa.select(*key, sa.func.min(rows.c.start).label("to"), *first_work)
         return query.where(rows.c.correlation_id.is_not(None)).group_by(*key).subquery()
@@ -206,10 +195,6 @@ class Trace:
             return [sa.or_(*spans) if spans else sa.false()]
 
         return conditions
-
-
-def _with_nulls(query: Query, *names: str) -> Query:
-    return query.add_columns(*(sa.cast(sa.null(), sa.BigInteger).label(name) for name in names))
 
 
 def _notes(job: OpenJob, requested: Contents, available: Contents) -> tuple[str, ...]:

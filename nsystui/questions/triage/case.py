@@ -28,18 +28,17 @@ from nsystui.questions.blocking.parts import PARTS, Iterations, blocked_in, bloc
 from nsystui.questions.capture.launch_account import LaunchAccount, launch_accounts, untimed_work
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.gpu.graph_gaps import host_functions
-from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.gpu.utilisation import gpu_users
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.idle_spans import Attribution, IdleSpan, longest_first, spans_of
 from nsystui.questions.host.segments import Scheduling, scheduling_of
 from nsystui.questions.host.time_budget import device_budgets
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.kernels.activities import profiler_overhead
 from nsystui.questions.memory.host_copies import HostCopies, host_copies
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
+from nsystui.questions.queries.communication import communicates, communicating, rows_of_nccl_copies
 from nsystui.questions.queries.conditions import job_end, job_start, where
-from nsystui.questions.queries.kernel_names import communicates, communicating
-from nsystui.questions.queries.nccl_copies import rows_of_nccl_copies
 from nsystui.questions.queries.process_rows import rows_by_gpu
 from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks

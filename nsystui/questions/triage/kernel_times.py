@@ -21,10 +21,10 @@ import sqlalchemy as sa
 from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
 from nsystui.base.types import Condition, Expression, Floats, Ints, Labelled, Query, grouped
+from nsystui.questions.queries.communication import communicates
 from nsystui.questions.queries.conditions import by_report, duration, job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.distributions import CLASSES_PER_OCTAVE, class_of, medians
-from nsystui.questions.queries.kernel_names import communicates
 from nsystui.questions.triage.case import Case, once
 from nsystui.store import tables
 

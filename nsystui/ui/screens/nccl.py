@@ -69,7 +69,7 @@ class NcclCallsScreen(EventRowsScreen):
         self.row = row
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
-        return nccl_listing(job.session, selection, job.ranks, job.pairing_by(self.row), self.row, self.what)
+        return nccl_listing(job, selection, job.pairing_by(self.row), self.row, self.what)
 
     def counted(self) -> str:
         return f"{self.what}s"
@@ -193,10 +193,8 @@ class NcclSizesScreen(CollectivesScreen):
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, dict[str, _Curve], LinkRate | None]:
         pairing = job.pairing()
-        answer = bandwidth_by_size(job.session, selection, job.ranks, pairing, self.by)
-        exact = (
-            answer if self.by is NcclProperty.BYTES else bandwidth_by_size(job.session, selection, job.ranks, pairing)
-        )
+        answer = bandwidth_by_size(job, selection, pairing, self.by)
+        exact = answer if self.by is NcclProperty.BYTES else bandwidth_by_size(job, selection, pairing)
         return answer, _curves_of(exact), link_rate(selected_ranks(job.ranks, selection))
 
     def show(self, result: Any, same_place: bool) -> None:
@@ -278,12 +276,12 @@ class NcclScreen(CollectivesScreen):
         pairing = job.pairing_by(groups)
         has_kernels = len(pairing.kernels) > 0
         what: What = self.what if has_kernels else CALL
-        answer = nccl_summary(job.session, selection, job.ranks, pairing, groups, what)
+        answer = nccl_summary(job, selection, pairing, groups, what)
         if not has_kernels and not answer.total:
             has_kernels, what = True, self.what  # no calls either: keep the requested view
         curves = None
         if self.app.size.height >= _TALL:
-            sizes = bandwidth_by_size(job.session, selection, job.ranks, pairing)
+            sizes = bandwidth_by_size(job, selection, pairing)
             curves = (_curves_of(sizes), link_rate(selected_ranks(job.ranks, selection)), _is_without_wait(sizes))
         return has_kernels, what, answer, size_histogram(pairing, selection), curves
 

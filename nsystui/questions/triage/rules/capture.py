@@ -17,7 +17,7 @@ from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY, merge
 from nsystui.questions.capture.launch_account import LaunchAccount, account_table, losses
 from nsystui.questions.gpu.graph_gaps import HOST_NODE, TRACED, causes_in_graphs
-from nsystui.questions.gpu.profiler_overhead import overhead_conditions
+from nsystui.questions.kernels.activities import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import UNKNOWN_BY_CLOCK, clock_note, conditional_notes
 from nsystui.questions.queries.pauses import SURE_LOSS, hole_note

@@ -415,7 +415,7 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     is_exposed = case.percent(cost) >= limits.exposed_percent and case.blocks(BY_COMMUNICATION, limits.exposed_percent)
     if not is_exposed and case.percent(case.mean([case.spent.nccl])) < limits.communication_percent:
         return []
-    evidence = nccl_summary(job.session, case.scope, job.ranks, job.pairing(), (NcclProperty.COLLECTIVE,))
+    evidence = nccl_summary(job, case.scope, job.pairing(), (NcclProperty.COLLECTIVE,))
     kernels = evidence.frame().loc[lambda frame: frame["what"] == "kernel"]
     top = kernels.sort_values("exposed" if is_exposed else "total", ascending=False, kind="stable")
     calls = ", ".join(_calls(case, row) for row in top.head(_NAMED).to_dict("records"))
@@ -537,7 +537,7 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
         "A small message costs latency whatever its size: ten messages in one call cost as much as one message.",
     )
     job, keys = case.job, (NcclProperty.COLLECTIVE, NcclProperty.SIZE)
-    evidence = nccl_summary(job.session, case.scope, job.ranks, job.pairing(), keys)
+    evidence = nccl_summary(job, case.scope, job.pairing(), keys)
     measured = "The shortest duration of each kernel over the ranks (no waiting), as far as no other kernel hides it."
     door = Door("nccl", by="collective,size")
     return [case.finding("small-messages", sentence, advice, door, cost, measured, evidence)]

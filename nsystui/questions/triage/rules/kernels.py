@@ -18,9 +18,9 @@ from nsystui.exports import canonical
 from nsystui.questions.blocking.dependencies import MIGRATIONS
 from nsystui.questions.gpu.metrics import MetricSource, metric_lanes, metric_sources
 from nsystui.questions.kernels.summary import Names, kernel_summary
+from nsystui.questions.queries.communication import communicates
 from nsystui.questions.queries.conditions import duration, job_start, of_reports, where
 from nsystui.questions.queries.derived import of_all_reports
-from nsystui.questions.queries.kernel_names import communicates
 from nsystui.questions.triage import kernel_times
 from nsystui.questions.triage.case import Case, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity

@@ -1,19 +1,76 @@
-"""The copies by which NCCL communicates without a kernel, on the copy engines (docs/nccl.md#copies)."""
+"""The kernels and copies that communicate (docs/numbers.md#communication, docs/nccl.md#copies)."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nsystui.base.kernel_families import backend_of, is_communication
+from nsystui.base.text import few
 from nsystui.base.types import Condition, Query
 from nsystui.exports import canonical
 from nsystui.exports.nccl_calls import COMMUNICATION
 from nsystui.questions.algebra.intervals import Times, union
-from nsystui.questions.queries.derived import of_each_report
+from nsystui.questions.queries.derived import JsonRow, of_each_report, rows_of_each_report
 from nsystui.store.report import Report
 from nsystui.store.results import Arrays
 from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+
+def full_names(session: Session) -> list[str]:
+    """Return the full names of the session's kernels; missing names are empty strings."""
+
+    def read(part: Session, reports: list[Report]) -> Sequence[JsonRow]:
+        import sqlalchemy as sa
+
+        from nsystui.questions.queries.conditions import of_reports
+        from nsystui.store import tables
+
+        report, name = tables.kernels.c.report, sa.func.coalesce(tables.kernels.c.name, "")
+        return part.rows(sa.select(report, name).distinct().where(of_reports(report, {item.index for item in reports})))
+
+    with_kernels = [item for item in session.reports if item.count(canonical.KERNELS)]
+    rows = rows_of_each_report(session, with_kernels, "kernel-names", read, table=canonical.KERNELS)
+    return list(dict.fromkeys(name for _, name in rows))
+
+
+def communicating(session: Session) -> list[str]:
+    """List the names of kernels whose family communicates without NCCL."""
+    return sorted(name for name in full_names(session) if is_communication(name, session.families))
+
+
+def other_communication(session: Session) -> tuple[str, ...]:
+    """Return a note on kernels that count as NCCL's in times by category, if any."""
+    backends = list(dict.fromkeys(map(backend_of, communicating(session))))
+    return (f"NCCL here means all communication, also kernels of {few(backends)}",) if backends else ()
+
+
+def communicates(names: Collection[str]) -> Condition:
+    """Select NCCL's kernels and kernels with ``names`` (see `communicating`)."""
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
+    columns = tables.kernels.c
+    is_nccl: Condition = columns.is_nccl == 1
+    return sa.or_(is_nccl, sa.func.coalesce(columns.name, "").in_(names)) if names else is_nccl
+
+
+def is_communication_in(session: Session, table: sa.Table) -> Condition:
+    """Select the rows of a table of GPU work that communicate: `communicating` kernels, and `nccl_copies`."""
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
+    if table is tables.kernels:
+        return communicates(communicating(session))
+    return is_nccl_copy(session) if table is tables.memory_ops else sa.false()
+
 
 _ON_DEVICE, _PEER = 8, 10
 _CALLS = rf"^(?:{'|'.join(COMMUNICATION)})(?:\(\)|$)|^ncclGroupEnd$"
