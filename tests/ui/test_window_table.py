@@ -15,9 +15,8 @@ from textual.message import Message
 from nsystui.base.answer import COUNT, FILES_ONLY, Column, Row, TableAnswer, Unit
 from nsystui.base.text import width_of
 from nsystui.base.units import Wording
-from nsystui.ui.widgets.pages import PageCache
+from nsystui.ui.widgets.pages import PageCache, RowWindow
 from nsystui.ui.widgets.table_layout import ColumnMeasure, PieceKind, TableLayout, place_columns, set_text
-from nsystui.ui.widgets.window import RowWindow
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
 COLUMNS = (

@@ -37,7 +37,7 @@ from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
-from nsystui.ui.pictures.zoom import inside
+from nsystui.ui.pictures.selection import inside
 from nsystui.ui.widgets.panels import TextPart, wrapped
 from nsystui.ui.widgets.strip_chart import Lane
 

@@ -1,4 +1,4 @@
-"""The selection in words: the second line of every screen."""
+"""The selection: in words, as on the second line of every screen, and views zoomed and moved inside it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Unit
-from nsystui.base.selection import Selection
+from nsystui.base.selection import Selection, Window
 from nsystui.base.text import CRUMB_GAP, spans
 from nsystui.base.units import format_value
 
@@ -41,3 +41,31 @@ def crumbs_of(selection: Selection, ranks: Iterable[RankedTask]) -> list[tuple[s
     if selection.name is not None:
         crumbs.append((f'filter "{selection.name.words or selection.name.text}"', replace(selection, name=None)))
     return crumbs
+
+
+def zoomed(view: Window, base: Window, time: int, closer: bool, min_width: int) -> Window | None:
+    """Return ``view`` at half or twice its width around ``time``, inside ``base``; ``None`` if that is all of it.
+
+    It is at least ``min_width`` ns wide, a nanosecond per column.
+    """
+    width = view.end - view.start
+    # Rounded up, so that zooming out reaches all.
+    new_width = max(-(-width // 2), min(min_width, width)) if closer else width * 2
+    start = time - (time - view.start) * new_width // max(width, 1)
+    return inside(Window(start, start + new_width), base)
+
+
+def inside(view: Window, base: Window) -> Window | None:
+    """Return ``view`` moved into ``base``; ``None`` if it is at least as wide."""
+    width = view.end - view.start
+    if width >= base.end - base.start:
+        return None
+    start = max(base.start, min(view.start, base.end - width))
+    return replace(view, start=start, end=start + width)
+
+
+def panned(view: Window, base: Window, direction: int) -> Window | None:
+    """Return ``view`` moved by half its width, inside ``base``; ``None`` if it cannot move."""
+    half = direction * max(1, (view.end - view.start) // 2)
+    moved = inside(Window(view.start + half, view.end + half), base)
+    return None if moved == view else moved

@@ -21,7 +21,7 @@ from nsystui.ui import keys
 from nsystui.ui.page import key_name
 from nsystui.ui.pictures.selection import crumbs_of, describe
 from nsystui.ui.screens import screen_of, views_on
-from nsystui.ui.screens.exporting import ExportingScreen
+from nsystui.ui.screens.asking import AskingScreen
 from nsystui.ui.widgets.frame import CRUMB, Choice, ChoiceLine, KeyLine, SelectionLine, TitleLine
 from nsystui.ui.widgets.panels import NoteLines
 from nsystui.ui.widgets.prompt import LinePrompt
@@ -168,7 +168,7 @@ class ScreenState:
     focused: Widget | None
 
 
-class JobScreen(ExportingScreen):
+class JobScreen(AskingScreen):
     """The base of all screens on a job.
 
     ``MODE_KEY`` is the key of its mode; ``PLACES`` are the places of its keys (``ui.keys``), most specific first, from
@@ -457,7 +457,6 @@ class JobScreen(ExportingScreen):
     async def action_nvtx_range(self) -> None:
         """Go to the NVTX range around the event under the cursor."""
         from nsystui.questions.nvtx.around import range_around
-        from nsystui.ui.doors import show_event
 
         key, job = self.event_here(), self.job
         if key is None or job is None:
@@ -467,7 +466,7 @@ class JobScreen(ExportingScreen):
         if enclosing.key is None:
             self.say(enclosing.reason)
         elif self.is_current and key == self.event_here():
-            show_event(self.explorer, enclosing.key, "nvtx")
+            self.go_to_event(enclosing.key, "nvtx")
             if enclosing.reason:
                 self.say(enclosing.reason)
 

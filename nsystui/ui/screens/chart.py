@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from nsystui.base.answer import Row
 from nsystui.base.selection import Selection, Window
-from nsystui.ui.pictures.zoom import panned, zoomed
+from nsystui.ui.pictures.selection import panned, zoomed
 from nsystui.ui.screens.base import JobScreen, ScreenState
 from nsystui.ui.widgets.panels import PartLines
 from nsystui.ui.widgets.strip_chart import StripChart

@@ -24,7 +24,6 @@ from nsystui.questions.compare.side import smart_names_of
 from nsystui.questions.compare.summary import ComparisonSummary
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
-from nsystui.ui.doors import show_view
 from nsystui.ui.pictures.details import Details, row_details
 from nsystui.ui.screens.table import FilteredTableScreen, names_choice, rows_with
 from nsystui.ui.widgets.frame import Choice, SelectionLine
@@ -279,7 +278,7 @@ class DiffScreen(FilteredTableScreen):
         selection = replace(side.selection, name=NameFilter(f"re:^{pattern}$", name))
         if self._diff_app is not None:
             await self._diff_app.open_side(side, "AB"[number])
-        await show_view(self.explorer, _VIEWS[table], selection, names=names.value)
+        await self.go_to_view(_VIEWS[table], selection, names=names.value)
 
     def answer_to_export(self) -> Answer | None:
         """Return the table without bars; for the summary, plain values with a column of units."""

@@ -16,7 +16,6 @@ from nsystui.questions.efficiency import tables
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.result import Efficiency, Factor, device_factors, efficiency, host_factors
 from nsystui.questions.job.job import OpenJob
-from nsystui.ui.doors import show_view
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.panels import PartLines, TextPart
@@ -155,11 +154,11 @@ class EfficiencyScreen(TableScreen):
         metric, rank = values.get("metric"), values.get("rank")
         if isinstance(metric, str):
             if metric in _EXPLAINED_BY:
-                await show_view(self.explorer, _EXPLAINED_BY[metric])
+                await self.go_to_view(_EXPLAINED_BY[metric])
             else:
                 self.say("this is the product of the factors below: open one of them")
         elif rank == tables.EVERYTHING:
             self.say("this is the sum over all GPUs: open one of them")
         elif rank is not None and self.job is not None:
             ranks = frozenset(int(word) for word in str(rank).split(","))
-            await show_view(self.explorer, "gpu", self.selection.with_tasks(self.job.tasks_of_ranks(ranks)))
+            await self.go_to_view("gpu", self.selection.with_tasks(self.job.tasks_of_ranks(ranks)))

@@ -19,8 +19,7 @@ from nsystui.questions.timeline.events import Neighbours
 from nsystui.questions.timeline.lanes import LaneIdentity
 from nsystui.questions.timeline.picture import cut_end
 from nsystui.ui.pictures import timeline
-from nsystui.ui.pictures.selection import describe
-from nsystui.ui.pictures.zoom import inside
+from nsystui.ui.pictures.selection import describe, inside
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.widgets.frame import SelectionLine
 from nsystui.ui.widgets.lane_chart import LaneChart

@@ -21,7 +21,6 @@ from nsystui.questions.nvtx.listing import REPLAYED, kernels_of, nvtx_names, tre
 from nsystui.questions.nvtx.paths import Folding, NodeKind, TreeGrouping
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.questions.queries.question import View
-from nsystui.ui.doors import show_event
 from nsystui.ui.screens.kernels import EventRowsScreen, RangeInstancesScreen
 from nsystui.ui.screens.outline import PAGE, Outline, OutlineLayout, OutlineScreen
 from nsystui.ui.screens.table import ViewsScreen
@@ -270,7 +269,7 @@ class NvtxScreen(OutlineScreen[Node]):
         if key is None:
             self.say("there is nothing to open here")
             return
-        show_event(self.explorer, key)
+        self.go_to_event(key)
 
     def event_here(self) -> EventKey | None:
         node = self.node()

@@ -14,7 +14,6 @@ from nsystui.base.answer import Answer, Record, TableAnswer, iter_rows
 from nsystui.base.errors import reason_of
 from nsystui.base.selection import Selection
 from nsystui.questions.queries.registry import question_named, view_of_table
-from nsystui.ui.doors import show_view
 from nsystui.ui.loading import KeptOverview
 from nsystui.ui.pictures import overview_lines as words
 from nsystui.ui.screens import screen_of
@@ -431,7 +430,7 @@ class OverviewScreen(TablesScreen):
             label = self.kernels.current_values.get("what")
             view = next((view_of_table(held.table) for held in self.picture.held if held.what == label), None)
             if view is not None:
-                await show_view(self.explorer, view.name)
+                await self.go_to_view(view.name)
         else:
             from nsystui.questions.kernels.summary import Names
             from nsystui.ui.screens.kernels import KernelInstancesScreen

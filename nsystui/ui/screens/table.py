@@ -16,7 +16,6 @@ from nsystui.base.errors import reason_of
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.text import counted
 from nsystui.questions.queries.registry import views_of
-from nsystui.ui.doors import show_view
 from nsystui.ui.keys import MODE_OF, MOVES, ON_ROWS
 from nsystui.ui.pictures.details import Details, doors_of, event_context, row_details, with_context
 from nsystui.ui.screens.base import JobScreen, ScreenState
@@ -234,7 +233,7 @@ class TableScreen(TablesScreen):
 
         job = self.job
         if job is None or job.session.count(tables.gpu_metrics):
-            await show_view(self.explorer, "metrics", by=grouping)
+            await self.go_to_view("metrics", by=grouping)
         else:
             self.say(*missing_notes(job.session, tables.gpu_metrics))
 

@@ -14,7 +14,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from nsystui.base.text import fit, safe_text, shorten, width_of
-from nsystui.ui.widgets.window import CategoryWidget
+from nsystui.ui.page import CategoryWidget
 
 TextPart = tuple[str, str]
 """Text and its style: a category (``"nccl"``), ``"bold"``, ``"dim"``, or empty.

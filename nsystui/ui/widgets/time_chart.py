@@ -18,9 +18,9 @@ from textual.reactive import reactive
 from textual.strip import Strip
 
 from nsystui.base.text import fit, safe_text
-from nsystui.ui.page import draws_in_ascii
+from nsystui.ui.page import CategoryWidget, draws_in_ascii
+from nsystui.ui.widgets.pages import RowWindow
 from nsystui.ui.widgets.repainting import OwnFocus
-from nsystui.ui.widgets.window import CategoryWidget, RowWindow
 
 MARKER = "▸ "
 """The mark before the label of the cursor's lane."""

@@ -23,10 +23,10 @@ from textual.timer import Timer
 
 from nsystui.base.answer import Answer, Record, Row, TableAnswer, Value, record
 from nsystui.base.text import shorten, width_of
-from nsystui.ui.widgets.pages import PageCache, same_row
+from nsystui.ui.page import CategoryWidget
+from nsystui.ui.widgets.pages import PageCache, RowWindow, same_row
 from nsystui.ui.widgets.repainting import OwnFocus
 from nsystui.ui.widgets.table_layout import PieceKind, TableLayout, message_lines
-from nsystui.ui.widgets.window import SEVERITIES, CategoryWidget, RowWindow
 
 _LETTER_STYLE = Style(reverse=True)
 """The style of a letter that can be pressed."""
@@ -545,7 +545,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         category = self.row_style(values) if values is not None and self.row_style is not None else None
         categories = self.cell_styles(values) if values is not None and self.cell_styles is not None else {}
         bar_category = category or self.bar_category
-        name = self.words_style(category) if category and category not in SEVERITIES else self.rich_style
+        name = self.words_style(category) if category and category not in ("error", "warning") else self.rich_style
         bar = self.fill_style(bar_category) if bar_category else self._style("window-table--bar")
         pieces = {PieceKind.NAME: name, PieceKind.BAR: bar, PieceKind.OTHER: self.rich_style}
         return pieces, {key: self.words_style(category_name) for key, category_name in categories.items()}
