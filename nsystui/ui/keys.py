@@ -128,7 +128,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
     "nccl sizes": (("enter", "⏎", "", "kernels", "the single kernels of this size; then the event"),),
     "nccl log": (
-        ("enter", "⏎", "", "open", "the calls of this op or size; the ranks of a communicator or GPU"),
+        ("enter", "⏎", "", "open", "the calls of this op; the ranks of this communicator or host"),
         ("tab", "tab", "choose('by', 1)", "", ""),
         ("shift+tab", "shift+tab", "choose('by', -1)", "", ""),
         ("slash", "/", "filter", "filter", "rows with these words: text, !text, /regex/; empty for all"),
