@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import ClassVar
 
 from textual import events, on
@@ -53,21 +55,20 @@ class TextDialog(ModalScreen[None], ThrottledScreen[None]):
 
 
 def help_lines(places: Sequence[str], key_name: Callable[[str], str] = str, width: int = HELP_WIDTH) -> list[str]:
-    """Return the help: the keys of ``places`` by verb, the screen's keys first, and the definitions of table words.
+    """Return the help: the keys of each place, the screen's first, and the definitions of table words.
 
     Lines have at most ``width`` cells; ``key_name`` returns the displayed name of a key.
     """
-    groups: dict[str, list[str]] = {verb: [] for verb in keys.VERBS}
-    for key in keys.keys_of(places):
-        if key.help:
+    lines: list[str] = []
+    explained = (key for key in keys.keys_of(places) if key.help)
+    for place, place_keys in groupby(explained, attrgetter("place_name")):
+        lines.append(keys.PLACES[place])
+        for key in place_keys:
             margin = f"  {key_name(key.shown):9} "
-            groups[key.verb] += textwrap.wrap(
+            lines += textwrap.wrap(
                 key.help, width, initial_indent=margin, subsequent_indent=" " * len(margin), break_on_hyphens=False
             )
-    lines = [keys.PLACES[places[0]], ""]
-    for verb, entries in groups.items():
-        if entries:
-            lines += [verb, *entries, ""]
+        lines.append("")
     words = [f"  {line}" for name in places for line in word_lines(name, width - 2)]
     return [*lines, "Words", *words, ""] if words else lines
 
