@@ -380,20 +380,21 @@ async def test_an_empty_answer_says_why():
         await pilot.press("down", "end", "enter", "pagedown", "right")
         assert app.heard == [] and app.table.current_row is None and app.table.row_count == 0
     async with shown(TableApp(WindowTable())) as (app, pilot):  # without an answer nothing breaks
-        app.table.sort_next_column()
-        assert (await press(pilot, "down", "enter", "end")).heard == []
+        app.table.pick_order()
+        assert (await press(pilot, "s", "down", "enter", "end")).heard == []
 
 
 async def test_sorting_is_asked_of_the_screen():
     async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
         table = app.table
-        table.sort_next_column()
+        for _ in range(2):
+            table.pick_order()
+            await pilot.press("s")
         table.mark_sorted("total", True)
-        table.sort_next_column(-1)
         table.sort_by("name")
         await pilot.pause()
         asked = [(message.key, message.descending) for message in app.of(SortRequested)]
-        assert asked == [("total", True), ("name", False), ("name", False)]
+        assert asked == [("total", True), ("count", True), ("name", False)]
         assert table.sorted_by == ("total", True), "until the screen has sorted, the heading stays"
         for mark, is_marked in ((("grid", False), True), ((None,), False)):
             table.mark_sorted(*mark)

@@ -32,15 +32,19 @@ def crumbs_of(selection: Selection, ranks: Iterable[RankedTask]) -> list[tuple[s
     if selection.streams is not None:
         crumbs.append((f"stream {spans(selection.streams)}", replace(selection, streams=None)))
     if selection.window is not None:
-        start, step = format_value(Unit.TIME, selection.window.start), selection.window.step
-        if step is not None:
+        words, step = span_words(selection.window), selection.window.step
+        if step is not None:  # the number identifies the step
             crumbs.append((f"step {step}", replace(selection, window=None)))
-            start = f"{selection.window.start / 1e9:.3f} s"  # the number identifies the step
-        length = format_value(Unit.DURATION, selection.window.end - selection.window.start)
-        crumbs.append((f"{start} + {length}", replace(selection, window=None)))
+            words = f"{selection.window.start / 1e9:.3f} s + {words.partition(' + ')[2]}"
+        crumbs.append((words, replace(selection, window=None)))
     if selection.name is not None:
         crumbs.append((f'filter "{selection.name.words or selection.name.text}"', replace(selection, name=None)))
     return crumbs
+
+
+def span_words(window: Window) -> str:
+    """Return the start and length of a window: ``6.0 s + 1 s``."""
+    return f"{format_value(Unit.TIME, window.start)} + {format_value(Unit.DURATION, window.end - window.start)}"
 
 
 def zoomed(view: Window, base: Window, time: int, closer: bool, min_width: int) -> Window | None:

@@ -19,7 +19,7 @@ from nsystui.questions.timeline.events import Neighbours
 from nsystui.questions.timeline.lanes import LaneIdentity
 from nsystui.questions.timeline.picture import cut_end
 from nsystui.ui.pictures import timeline
-from nsystui.ui.pictures.selection import describe, inside
+from nsystui.ui.pictures.selection import describe, inside, span_words
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.widgets.frame import SelectionLine
 from nsystui.ui.widgets.lane_chart import LaneChart
@@ -115,8 +115,7 @@ class LanesScreen(ZoomableChartScreen):
     def show_selection(self) -> None:
         text = describe(self.selection, self.job_ranks)
         if (view := self.view) is not None:
-            start, length = format_value(Unit.TIME, view.start), format_value(Unit.DURATION, view.end - view.start)
-            text += f" · in view {start} + {length}"
+            text += f" · in view {span_words(view)}"
         if self.search is not None:
             text += f' · "{self.search.text}"'
             text += f" {self.match_count or 'searching…'}"

@@ -138,12 +138,6 @@ class StripChart(TimeChart):
         self.fit_window()
         self.repaint_changes()
 
-    def rows_of(self, lane: int) -> tuple[int, int]:
-        if self._halves or not self.lanes:
-            return lane // 2, lane // 2
-        first = sum(lane_above.height for lane_above in self.lanes[:lane])
-        return first, first + self.lanes[lane].height - 1
-
     def is_current(self, lane: int) -> bool:
         """Return whether the cursor is in a lane, or in the next lane if the lanes share a row."""
         return lane == (self.cursor_lane - self.cursor_lane % 2 if self._halves else self.cursor_lane)

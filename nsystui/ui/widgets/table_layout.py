@@ -319,11 +319,10 @@ class TableLayout:
         measures = [(self.measures[placed.index], placed.width) for placed in self.placed]
         return letters_of({measure.column.key: measure.heading(width, "") for measure, width in measures}, "s")
 
-    def key_next_to(self, key: str | None, step: int) -> str | None:
-        """Return the key of the next column (``step=-1``: the previous), even if it is not shown."""
+    def key_after(self, key: str | None) -> str | None:
+        """Return the key of the next column, even if it is not shown."""
         keys = [measure.column.key for measure in self.measures if measure.column.importance < FILES_ONLY]
-        index = keys.index(key) if key in keys else (-1 if step > 0 else 0)
-        return keys[(index + step) % len(keys)] if keys else None
+        return keys[(keys.index(key) + 1) % len(keys) if key in keys else 0] if keys else None
 
     def descends(self, key: str) -> bool:
         """Return whether rows are first sorted descending: by amounts, not names and times."""

@@ -5,6 +5,7 @@ A key repaints changed cells: Textual would send each line up to its last change
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -73,8 +74,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
     label_of: Callable[[int], str]
     value_of: Callable[[int], str]
     """Return the label of a lane, and the value at its right."""
-    rows_of: Callable[[int], tuple[int, int]]
-    """Return the first and last row of a lane."""
     cells_of: Callable[[int, int], tuple[str, Sequence[Style]]]
     """Return character and style for each column of a lane's row, including the cursor."""
     axis_cells: Callable[[int], str]
@@ -110,6 +109,11 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
     def lane_at(self, row: int) -> tuple[int, int]:
         """Return a row's (first) lane, and the row's index in it."""
         return self._row_parts[row]
+
+    def rows_of(self, lane: int) -> tuple[int, int]:
+        """Return the first and last row of a lane, or the row that it shares with the lane before it."""
+        last = max(bisect_left(self._row_parts, (lane + 1, 0)) - 1, 0)
+        return last - (self._row_parts[last][1] if self._row_parts else 0), last
 
     def label_words(self, lane: int, part: int, plain: Style) -> Words:
         """Return the label of a row of a lane, ``label_width`` cells."""

@@ -281,7 +281,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         letters = self._letters
         self._show_letters({})
         if event.key == "s":
-            self.sort_next_column()
+            if key := self._table.key_after(self._requested_order[0] if self._requested_order else None):
+                self.sort_by(key)
         elif event.key in letters:
             self._sort_or_reverse(letters[event.key])
 
@@ -289,12 +290,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         if self._requested_order is not None and self._requested_order[0] == key:
             self._request_order(key, not self._requested_order[1])
         else:
-            self.sort_by(key)
-
-    def sort_next_column(self, step: int = 1) -> None:
-        """Request the order of the next column (``step=-1``: the previous), even if it is not shown."""
-        key = self._table.key_next_to(self._requested_order[0] if self._requested_order else None, step)
-        if key is not None:
             self.sort_by(key)
 
     def sort_by(self, key: str) -> None:
