@@ -22,8 +22,6 @@ from nsystui.ui.widgets.window_table import WindowTable
 class ChartScreen(JobScreen):
     """A chart, or the reason why nothing is drawn. A subclass makes the chart, and sets the height of ``#detail``."""
 
-    DEFAULT_CSS = "ChartScreen #empty { display: none; }"
-
     make_chart: Callable[[], Widget]
     """Make the chart, which takes the keys."""
     show_detail: Callable[[], None]

@@ -36,15 +36,6 @@ _MIN_WIDTH = 20
 class TextDialog(ModalScreen[None], ThrottledScreen[None]):
     """Shows lines of text; a subclass binds the closing keys, and may be wider."""
 
-    DEFAULT_CSS = """
-    TextDialog { align: center middle; }
-    TextDialog VerticalScroll {
-        width: 78; max-width: 100%; height: auto; max-height: 100%; border: round $foreground; padding: 0 1;
-        background: $background;
-    }
-    TextDialog Static { width: 1fr; }
-    """
-
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__()
         self.lines = tuple(map(safe_text, lines))
@@ -89,14 +80,6 @@ class ChoiceList(ModalScreen[int | None], ThrottledScreen[int | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss(None)", "back")]
 
-    DEFAULT_CSS = """
-    ChoiceList { align: center middle; }
-    ChoiceList OptionList, ChoiceList OptionList:focus {
-        width: auto; height: auto; max-width: 100%; max-height: 100%; border: round $foreground;
-        background: $background;
-    }
-    """
-
     def __init__(self, choice: Choice) -> None:
         super().__init__()
         self._choice = choice
@@ -125,8 +108,6 @@ class HelpScreen(TextDialog):
     """The help with the keys of some places."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,question_mark,enter", "dismiss", "close")]
-
-    DEFAULT_CSS = f"HelpScreen VerticalScroll {{ width: {HELP_WIDTH}; }}"
 
     def __init__(self, places: Sequence[str], key_name: Callable[[str], str] = str) -> None:
         super().__init__(())

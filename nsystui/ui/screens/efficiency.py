@@ -95,8 +95,6 @@ class EfficiencyScreen(TableScreen):
     PLACES = ("efficiency", "table", "everywhere")
     NO_TIME = "these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy"
 
-    DEFAULT_CSS = "EfficiencyScreen #factors { margin-bottom: 1; }"
-
     what = "breakdown"
     useful = Useful.POP
     _result: Efficiency | None = None

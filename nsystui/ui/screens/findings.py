@@ -212,13 +212,6 @@ class FindingScreen(TableScreen):
     HAS_DETAILS = False  # the words around the evidence are the details
     LENGTHS = ("max", "idle", "duration")
 
-    DEFAULT_CSS = """
-    FindingScreen #finding { margin-bottom: 1; }
-    FindingScreen #advice { margin-top: 1; }
-    FindingScreen.-low #finding, FindingScreen.-low #advice { margin: 0; }
-    FindingScreen.-low #notes { max-height: 1; }
-    """
-
     def __init__(self, triage: Triage, number: int) -> None:
         super().__init__("finding")
         self.triage, self.number = triage, number

@@ -86,10 +86,6 @@ class GpuScreen(ZoomableChartScreen):
     PLACES = ("gpu", "everywhere")
     chart: StripChart
 
-    DEFAULT_CSS = """
-    GpuScreen #detail { height: 5; }
-    GpuScreen.-tall #detail { height: 7; }
-    """
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]
 
     metrics = pictures.FITTING

@@ -109,13 +109,6 @@ class CollectivesScreen(TableScreen):
     HAS_PANEL = True
     ELASTIC = "collective"
 
-    DEFAULT_CSS = """
-    CollectivesScreen #body { layout: vertical; }
-    CollectivesScreen SidePanel { width: 100%; height: 5; margin-top: 1; border: none; padding: 0; }
-    CollectivesScreen SidePanel, CollectivesScreen.-wide SidePanel { display: block; }
-    CollectivesScreen SidePanel.-empty, CollectivesScreen.-wide SidePanel.-empty { display: none; }
-    """
-
     _curves: Mapping[str, _Curve] = {}
     _link: LinkRate | None = None
     _is_without_wait = False

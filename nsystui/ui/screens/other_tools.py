@@ -54,8 +54,6 @@ class NcuScreen(TextDialog):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter,u", "dismiss", "close"), ("y", "copy", "copy")]
 
-    DEFAULT_CSS = "NcuScreen VerticalScroll { width: 100; }"
-
     def __init__(self, commands: Sequence[NcuCommand]) -> None:
         self.commands = shown = commands[:_MAX_COMMANDS]
         lines = [line for command in shown for line in (command.what, "", command.command, "")]

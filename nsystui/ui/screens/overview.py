@@ -74,14 +74,6 @@ class OverviewScreen(TablesScreen):
     AUTO_FOCUS = "#ranks"
     NO_TIME = "these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy"
 
-    DEFAULT_CSS = """
-    OverviewScreen #tables { height: 1fr; layout: vertical; }
-    OverviewScreen #ranks { height: 6; width: 1fr; }
-    OverviewScreen #kernels { height: 1fr; width: 1fr; }
-    OverviewScreen.-beside #tables { layout: horizontal; }
-    OverviewScreen.-beside #ranks { margin-right: 2; }
-    """
-
     def __init__(self) -> None:
         super().__init__()
         self.comparison = RankComparison(self)

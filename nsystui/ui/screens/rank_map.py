@@ -72,8 +72,6 @@ class RankMapScreen(ChartScreen):
     PLACES = ("rank map", "everywhere")
     chart: StripChart
 
-    DEFAULT_CSS = "RankMapScreen #detail { height: 3; }"
-
     _figure = _DEFAULT_FIGURE
     _of_steps = False
     _merge: Mapping[bool, Merge] = {False: Merge.MEAN, True: Merge.MAXIMUM}

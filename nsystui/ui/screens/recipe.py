@@ -106,8 +106,6 @@ class RecipeMapScreen(ChartScreen):
     PLACES = ("recipe map", "everywhere")
     chart: StripChart
 
-    DEFAULT_CSS = "RecipeMapScreen #detail { height: 3; }"
-
     def __init__(self, recipe: Question) -> None:
         super().__init__("recipe", recipe.name)
         self.recipe = recipe

@@ -98,20 +98,6 @@ class TableScreen(TablesScreen):
     LENGTHS: ClassVar[tuple[str, ...]] = ("duration",)
     """The columns with an event's length from ``start``: the first value counts."""
 
-    DEFAULT_CSS = """
-    TableScreen #around { height: 1fr; layout: vertical; }
-    TableScreen #around > WindowTable { width: 1fr; }
-    TableScreen #around > #body { width: 1fr; }
-    TableScreen DetailPane { height: 6; border-top: solid $foreground 40%; }
-    TableScreen.-low DetailPane { height: 2; border-top: none; }
-    TableScreen.-beside #around { layout: horizontal; }
-    TableScreen.-beside DetailPane { width: 52; height: 1fr; border-top: none; }
-    TableScreen #body { height: 1fr; }
-    TableScreen #body WindowTable { width: 1fr; }
-    TableScreen SidePanel { width: 44; display: none; }
-    TableScreen.-wide SidePanel { display: block; }
-    TableScreen.-wide SidePanel.-empty { display: none; }
-    """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 
     _sort: tuple[str, bool] | None = None
