@@ -101,7 +101,7 @@ class NsystuiApp(App[int], LoadingListener):
     }
     DEFAULT_MODE = "overview"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "suspend_process", show=False, priority=True)]
-    CSS_PATH = Path(__file__).with_name("screens.tcss")
+    CSS_PATH = Path(__file__).with_name("nsystui.tcss")
 
     def __init__(self, source: JobSource, look: Look = Look()) -> None:
         if not source.files:  # logs alone

@@ -27,6 +27,8 @@ DARK = Look(is_page_light=False)
 class WidgetApp(App[None]):
     """Widgets alone, the lines of the first widget, and their messages."""
 
+    CSS_PATH = NsystuiApp.CSS_PATH
+
     def __init__(self, *widgets: Any) -> None:
         super().__init__()
         self.widgets = widgets

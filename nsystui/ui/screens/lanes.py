@@ -43,11 +43,6 @@ class LanesScreen(ZoomableChartScreen):
     chart: LaneChart
     action_open_event: Callable[[], None]
 
-    DEFAULT_CSS = f"""
-    LanesScreen #detail {{ height: {timeline.LOW}; }}
-    LanesScreen.-tall #detail {{ height: {timeline.HEIGHT}; }}
-    """
-
     VERTICAL_BREAKPOINTS = [(0, "-low"), (_TALL, "-tall")]
 
     opened: frozenset[Task] | None = None

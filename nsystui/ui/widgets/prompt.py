@@ -38,20 +38,6 @@ class LinePrompt(Widget):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel", show=False)]
 
-    LAYER = "prompt"
-
-    DEFAULT_CSS = """
-    LinePrompt { layer: prompt; dock: bottom; height: auto; visibility: hidden; background: $background; }
-    LinePrompt.-open { visibility: visible; }
-    LinePrompt > .line-prompt--message { display: none; height: auto; color: $text-error; }
-    LinePrompt.-failed > .line-prompt--message { display: block; }
-    LinePrompt.-understood > .line-prompt--message { display: block; color: $foreground; }
-    LinePrompt > Horizontal { height: 1; }
-    LinePrompt .line-prompt--label { width: auto; text-style: bold; }
-    LinePrompt Input { width: 1fr; height: 1; border: none; padding: 0; background: $background; }
-    LinePrompt Input:focus { background: $background; border: none; }
-    """
-
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._parse: Callable[[str], Any] | None = None
@@ -68,11 +54,6 @@ class LinePrompt(Widget):
         with Horizontal():
             yield self._label
             yield self._input
-
-    def on_mount(self) -> None:
-        """Add the prompt's layer to the screen."""
-        if self.LAYER not in self.screen.layers:
-            self.screen.styles.layers = " ".join((*self.screen.layers, self.LAYER))
 
     @property
     def is_open(self) -> bool:

@@ -69,8 +69,6 @@ class StripChart(TimeChart):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"strip-chart--lane"}
 
-    DEFAULT_CSS = "StripChart > .strip-chart--lane { color: $foreground; }"
-
     @dataclass
     class CursorMoved(Message):
         """Posted when the cursor is in another lane or column."""
@@ -362,7 +360,6 @@ class StillChart(StripChart, can_focus=False):
     """Lanes without a cursor."""
 
     HAS_CURSOR = False
-    DEFAULT_CSS = "StillChart { display: none; }"
 
     def fit_lines(self, lines: int) -> int:
         """Use at most ``lines`` lines; return a lane's rows, 0 if too few or before the layout."""

@@ -65,12 +65,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"time-chart--axis", "time-chart--current"}
 
-    DEFAULT_CSS = """
-    TimeChart { height: 1fr; }
-    TimeChart > .time-chart--axis { color: $foreground 75%; }
-    TimeChart > .time-chart--current { text-style: bold; }
-    """
-
     label_of: Callable[[int], str]
     value_of: Callable[[int], str]
     """Return the label of a lane, and the value at its right."""

@@ -114,21 +114,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         *("window-table--bar", "window-table--title"),
     }
 
-    DEFAULT_CSS = """
-    WindowTable { height: 1fr; }
-    WindowTable > .window-table--header { text-style: bold underline; color: $foreground; }
-    WindowTable > .window-table--cursor { background: $primary-darken-2; color: $block-cursor-foreground; }
-    WindowTable:ansi > .window-table--cursor {
-        background: $block-cursor-background; color: $block-cursor-foreground;
-    }
-    WindowTable:nocolor > .window-table--cursor {
-        background: ansi_default; color: ansi_default; text-style: reverse;
-    }
-    WindowTable > .window-table--title { text-style: bold; color: $foreground; }
-    WindowTable > .window-table--empty { color: $foreground 75%; }
-    WindowTable > .window-table--bar { color: $foreground 60%; }
-    """
-
     cursor_row: reactive[int] = reactive(0, repaint=False, init=False)
     """The row under the cursor, from 0; 0 also in an empty table."""
 
