@@ -105,7 +105,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         metavar="A:B",
         help="a window of job time, such as 1.2s:1.5s or 800ms: (with units); events that overlap it",
     )
-    add_ranks(group)
+    add_numbering(group, selects=True)
     group.add_argument("--devices", metavar="LIST", help="CUDA device numbers, such as 0, 0-3 or unknown")
     group.add_argument("--streams", metavar="LIST", help="CUDA stream numbers, or unknown")
     group.add_argument(
@@ -113,24 +113,13 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_ranks(group: argparse._ArgumentGroup) -> None:
-    """Add ``--ranks``, which selects ranks or assigns them to files."""
-    group.add_argument(
-        "--ranks",
-        metavar="LIST",
-        help="ranks, such as 0,4-7; or the rank of each file: a pattern on file names with the number in a group, "
-        r"such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
-    )
-
-
-def add_numbering(parser: argparse.ArgumentParser) -> None:
-    """Add ``--ranks`` for commands that do not select ranks."""
-    parser.add_argument(
-        "--ranks",
-        metavar="WHO",
-        help="the rank of each file, where the exports do not have it: a pattern on file names with the number in a "
-        r"group, such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
-    )
+def add_numbering(group: argparse._ActionsContainer, selects: bool = False) -> None:
+    """Add ``--ranks``, which assigns ranks to files, or also ``selects`` ranks."""
+    what = "the rank of each file, where the exports do not have it"
+    if selects:
+        what = "ranks, such as 0,4-7; or the rank of each file"
+    how = r"a pattern on file names with the number in a group, such as 'rank(\d+)', or FILE=RANK,FILE=RANK"
+    group.add_argument("--ranks", metavar="LIST" if selects else "WHO", help=f"{what}: {how}")
 
 
 def add_steps(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:

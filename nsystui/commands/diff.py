@@ -240,13 +240,13 @@ def _arranged(request: Request, name: str, answer: TableAnswer, is_text: bool, i
 
 
 def _open_screen(request: Request, options: ComparisonOptions) -> int:
-    from nsystui.commands.open import NamedFiles, checked_terminal, look_of, run_app, source_of
+    from nsystui.commands.open import checked_terminal, look_of, run_app, source_of
 
     environ = checked_terminal("diff, without --screen,")
     from nsystui.ui.diff_app import DiffApp
 
     file_lists = [request.opening.files, *([request.args["against"]] if request.args["against"] else [])]
     opening = replace(request, selecting=Selecting(ranks=request.selecting.numbering))
-    sources = [source_of(opening, NamedFiles(tuple(files))) for files in file_lists]
+    sources = [source_of(opening, tuple(files)) for files in file_lists]
     app = DiffApp(sources, lambda jobs: sides_of(request, jobs), options, look_of(request.screen, environ))
     return run_app(request.screen, environ, app)

@@ -175,6 +175,6 @@ async def answer(app: NsystuiApp, pilot: Any, text: str, *keys: str) -> NsystuiA
     """Submit ``text`` in the open prompt or the prompt that ``keys`` open, and return the program."""
     if keys:
         await pilot.press(*keys)
-    app.screen.prompt.value = text
+    app.screen.prompt.input.value = text
     await pilot.press("enter")
     return app

@@ -200,14 +200,16 @@ class AskingScreen(ThrottledScreen[None]):
         """Write the table, or the drawing if the path ends in .svg."""
         from nsystui.output.formats import DRAWING, format_for_path
 
-        if format_for_path(path) == DRAWING:
-            if (draw := self.drawing_to_export()) is not None:
-                self.write(path, "the drawing", partial(_write_drawing, draw))
-            return
-        answer = self.answer_to_export()  # it may have grown while the name was typed
-        if answer is not None:
-            from nsystui.output.files import save
+        if format_for_path(path) != DRAWING:
+            self.export_table(path)
+        elif (draw := self.drawing_to_export()) is not None:
+            self.write(path, "the drawing", partial(_write_drawing, draw))
 
+    def export_table(self, path: Path) -> None:
+        """Write the table, which may have grown while the name was typed."""
+        from nsystui.output.files import save
+
+        if (answer := self.answer_to_export()) is not None:
             self.write(path, counted(len(answer), "row"), partial(save, answer))
 
     def action_copy_row(self) -> None:

@@ -48,11 +48,11 @@ class DiffScreen(FilteredTableScreen):
     PLACES = ("diff", "table", "everywhere")
     STATE = (*FilteredTableScreen.STATE, "name_of_table", "_is_swapped", "options")
 
-    def __init__(self, sides: tuple[Side, Side] | None = None, options: ComparisonOptions | None = None) -> None:
+    def __init__(self, sides: tuple[Side, Side] | None = None) -> None:
         super().__init__("Comparison")
         self._sides = sides
         self._is_swapped = False
-        self.options = options
+        self.options: ComparisonOptions | None = None
         self.name_of_table = _SUMMARY
         self._current = _SUMMARY
         self.answer: TableAnswer | None = None

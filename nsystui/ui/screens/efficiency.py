@@ -19,6 +19,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.panels import PartLines, TextPart
+from nsystui.ui.widgets.repainting import in_background
 
 _Line = list[TextPart]
 
@@ -144,10 +145,8 @@ class EfficiencyScreen(TableScreen):
         self.say(self.useful.words)
         self.job_changed()
 
-    def open_row(self) -> None:
-        self.run_worker(self._open(), exit_on_error=False)
-
-    async def _open(self) -> None:
+    @in_background("open")
+    async def open_row(self) -> None:
         values = self.values()
         metric, rank = values.get("metric"), values.get("rank")
         if isinstance(metric, str):

@@ -46,7 +46,7 @@ class EventRowsScreen(TableScreen):
 
     def event_here(self) -> EventKey | None:
         values = self.values()
-        return _key(values["report"], self.event_kind(), values["row"], values["start"]) if values else None
+        return event_key(values["report"], self.event_kind(), values["row"], values["start"]) if values else None
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
         key, row_details, table_facts = self.event_here(), self.row_details(), self.table.hidden_facts
@@ -66,12 +66,8 @@ class EventRowsScreen(TableScreen):
     def action_partner(self) -> None:
         find_partner(self, self.go_to_event)
 
-    def open_event(self, report: Value, kind: EventKind, row: Value, start: Value) -> None:
-        """Open the list of events at an event."""
-        self.go_to_event(_key(report, kind, row, start))
 
-
-def _key(report: Value, kind: EventKind, row: Value, start: Value) -> EventKey:
+def event_key(report: Value, kind: EventKind, row: Value, start: Value) -> EventKey:
     return EventKey(int(report or 0), kind, int(row or 0), int(start or 0))
 
 

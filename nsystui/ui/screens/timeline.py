@@ -359,24 +359,16 @@ class TimelineScreen(LanesScreen):
         if self.drawn() is not None:
             self.ask_for_export("lanes")
 
-    def export_to(self, path: Path) -> None:
-        """Write the visible lanes: a row for each lane and column, or a drawing."""
-        from nsystui.output.formats import DRAWING, format_for_path
-
-        if format_for_path(path) == DRAWING:
-            super().export_to(path)
-        else:
-            self._export_lanes(path)
-
     @in_background("lanes")
-    async def _export_lanes(self, path: Path) -> None:
+    async def export_table(self, path: Path) -> None:
+        """Write the visible lanes: a row for each lane and column."""
         picture = self.drawn()
         if picture is None:
             return
         lanes, window = [picture.lanes[number] for number in self.chart.in_sight], self.view or picture.base
         shown = await to_thread(lane_pictures, picture.timeline, lanes, window, self.chart.chart_width)
         self._listed = timeline_table(shown, picture.timeline.busy.notes)
-        super().export_to(path)
+        super().export_table(path)
 
     def action_ncu(self) -> None:
         no_event = "there is no event under the cursor: ] moves to the next event"

@@ -46,27 +46,19 @@ class LinePrompt(Widget):
         self._focus_before: Widget | None = None
         self._message = Static(markup=False, classes="line-prompt--message")
         self._label = Static(markup=False, classes="line-prompt--label")
-        self._input = Input(compact=True, select_on_focus=False, highlighter=_SafeText())
-        self._input.cursor_blink = False  # a blinking cursor sends 2 KB a second
+        self.input = Input(compact=True, select_on_focus=False, highlighter=_SafeText())
+        self.input.cursor_blink = False  # a blinking cursor sends 2 KB a second
 
     def compose(self) -> ComposeResult:
         yield self._message
         with Horizontal():
             yield self._label
-            yield self._input
+            yield self.input
 
     @property
     def is_open(self) -> bool:
         """Whether the user is typing."""
         return self.has_class("-open")
-
-    @property
-    def value(self) -> str:
-        return self._input.value
-
-    @value.setter
-    def value(self, text: str) -> None:
-        self._input.value = text
 
     def ask(
         self,
@@ -92,12 +84,12 @@ class LinePrompt(Widget):
         self._parse, self._then, self._understood = parse, then, understood
         self._label.update(safe_text(label) + " ")
         with self.prevent(Input.Changed):
-            self._input.value = value
-        self._input.selection = Selection(0 if replaced else len(value), len(value))
+            self.input.value = value
+        self.input.selection = Selection(0 if replaced else len(value), len(value))
         self.remove_class("-failed", "-understood")
         self.add_class("-open")
         self._show_understood(value)
-        self.screen.set_focus(self._input)
+        self.screen.set_focus(self.input)
 
     def close(self) -> None:
         if self.is_open:
