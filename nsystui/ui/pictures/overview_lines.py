@@ -19,12 +19,13 @@ from nsystui.ui.widgets.panels import TextPart, wrapped
 from nsystui.ui.widgets.stacks import stack_cells
 
 if TYPE_CHECKING:
+    from nsystui.exports.canonical import CanonicalTable
     from nsystui.questions.gpu.device_time import Breakdown
     from nsystui.questions.ranks.overview import JobFacts
     from nsystui.questions.triage.finding import Finding
     from nsystui.questions.triage.run import Triage
     from nsystui.ui.app import FileState
-    from nsystui.ui.pictures.overview import Held, IdlePicture, OverviewPicture
+    from nsystui.ui.pictures.overview import IdlePicture, OverviewPicture
 
 
 _Line = list[TextPart]
@@ -308,12 +309,12 @@ def with_findings(tasks: TableAnswer, findings: Sequence[Finding], limit: int = 
     return replace(tasks, columns=(*tasks.columns, Column("findings", header="Findings", label="finding")), rows=rows)
 
 
-def held_answer(held: Sequence[Held]) -> TableAnswer:
+def held_answer(held: Iterable[tuple[CanonicalTable, int]]) -> TableAnswer:
     """Return the recorded events of a job without GPU work, and the screens that show them."""
     rows = [
-        (events.count, keys.with_key(SCREENS[view.question.rows.home]), events.what)
-        for events in held
-        if (view := view_of_table(events.table)) is not None
+        (count, keys.with_key(SCREENS[view.question.rows.home]), table.what)
+        for table, count in held
+        if (view := view_of_table(table.name)) is not None
     ]
     return TableAnswer("contents", HELD_COLUMNS, tuple(sorted(rows, reverse=True)))
 

@@ -420,7 +420,7 @@ class OverviewScreen(TablesScreen):
                 await self.explorer.go("kernels", self.selection.with_tasks(tasks))
         elif self.picture.spent is None:
             label = self.kernels.current_values.get("what")
-            view = next((view_of_table(held.table) for held in self.picture.held if held.what == label), None)
+            view = next((view_of_table(table.name) for table, _ in self.picture.held if table.what == label), None)
             if view is not None:
                 await self.go_to_view(view.name)
         else:

@@ -98,12 +98,6 @@ class LinePrompt(Widget):
                 self.screen.set_focus(self._focus_before)  # the widget's focus() would repaint all of it
             self._focus_before = None
 
-    def fail(self, message: str) -> None:
-        """Show the error above the text until the text changes."""
-        self._message.update(safe_text(message))
-        self.remove_class("-understood")
-        self.add_class("-failed")
-
     action_cancel = close
 
     @on(Input.Submitted)
@@ -114,7 +108,9 @@ class LinePrompt(Widget):
         try:
             result = self._parse(event.value)
         except NsystuiError as error:
-            self.fail(str(error))
+            self._message.update(safe_text(str(error)))
+            self.remove_class("-understood")
+            self.add_class("-failed")
             return
         self.close()
         self.screen.call_later(self._then, result)

@@ -99,10 +99,6 @@ class ColumnMeasure:
         """Return ``value`` in words, without characters that a terminal would obey."""
         return "" if self.is_text and value is None else self.wording.cell(value)
 
-    def see(self, shown: str) -> None:
-        """Widen the column for a formatted value."""
-        self.widest = max(self.widest, width_of(shown))
-
     def heading(self, width: int, sort_mark: str, bar_width: int = 0) -> str:
         """Return the heading in ``width`` cells (``bar_width`` of them for a bar), with ``sort_mark`` at its end."""
         if bar_width and self.column.unit is not Unit.PERCENT:
@@ -263,7 +259,7 @@ class TableLayout:
         named = [self.names.get(value, value) if isinstance(value, str) else value for value in row]
         shown = [measure.format(value) for measure, value in zip(self.measures, named, strict=True)]
         for index, (measure, text) in enumerate(zip(self.measures, shown, strict=True)):
-            measure.see(prefix + text if index == self.tree_column else text)
+            measure.widest = max(measure.widest, width_of(prefix + text if index == self.tree_column else text))
         return shown
 
     def hidden_facts(self, row: Row) -> dict[str, str]:

@@ -83,9 +83,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     """A scrolling table of an ``Answer``.
 
     Args:
-        empty_text: Sentences for an empty table: why it is empty, and what to record.
         elastic: See `TableLayout`.
-        prefix: For a tree: the text before a row's first text column (indentation and ``▶``/``▼``).
         row_style: Returns a row's category (of `base.drawing.CATEGORIES`) or ``None`` from its values by column. The
             category colours the name and the bar; a severity colours its letter, not the name.
         bar_category: The category of bars in rows without a category.
@@ -117,6 +115,10 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     cursor_row: reactive[int] = reactive(0, repaint=False, init=False)
     """The row under the cursor, from 0; 0 also in an empty table."""
 
+    empty_text = ""
+    """Sentences for an empty table: why it is empty, and what to record."""
+    prefix: Callable[[int], str] | None = None
+    """Returns the text before a row's first text column in a tree (indentation and ``▶``/``▼``)."""
     title: tuple[str, str] = ("", "")
     """A line above the headings: a name for the rows, shown with their number, and further words."""
     sorted_by: tuple[str, bool] | None = None
@@ -129,11 +131,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def __init__(
         self,
-        answer: Answer | None = None,
         *,
-        empty_text: str = "",
         elastic: str | None = None,
-        prefix: Callable[[int], str] | None = None,
         row_style: Callable[[Record], str | None] | None = None,
         bar_category: str | None = None,
         background: bool = False,
@@ -141,8 +140,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         id: str | None = None,  # noqa: A002
     ) -> None:
         super().__init__(id=id)
-        self.empty_text, self.elastic, self.bar_category = empty_text, elastic, bar_category
-        self.prefix, self.row_style = prefix, row_style
+        self.elastic, self.bar_category, self.row_style = elastic, bar_category, row_style
         self.cell_styles: Callable[[Record], Mapping[str, str]] | None = None
         """Returns categories of single columns, by key, from the values of a row."""
         self.background, self.free_keys = background, frozenset(free_keys)
@@ -156,8 +154,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._is_selecting = False  # whether Enter waits for its row to be read
         self._cache: PageCache | None = None
         self._letters: Mapping[str, str] = {}  # column keys by letter, while an order is picked
-        if answer is not None:
-            self.set_answer(answer)
 
     def set_answer(self, answer: Answer, keep_cursor: bool = False) -> None:
         """Show ``answer``, with the cursor on the same row if the user moved it there.
