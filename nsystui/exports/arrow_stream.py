@@ -1,6 +1,6 @@
 """Arrow batches, checked while DuckDB reads them or made of arrays, through Arrow's C interfaces without a library.
 
-See https://arrow.apache.org/docs/format/CStreamInterface.html. Only integer columns can be read and made.
+See https://arrow.apache.org/docs/format/CStreamInterface.html. Integers can be read, integers and bytes be made.
 """
 
 from __future__ import annotations
@@ -137,11 +137,15 @@ _LAST_ERROR = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 _capsule = ctypes.pythonapi.PyCapsule_New
 _capsule.restype, _capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _NULLABLE = 2
+_INTEGERS, _VIEWS = b"l", b"vz"
 
 
 @dataclass(frozen=True)
 class MadeBatch:
-    """Rows of integer columns, int64, with which of them are present (``None``: all)."""
+    """Rows of columns: integers, int64, with which of them are present (``None``: all), or views of bytes, int32.
+
+    Views have the shape (rows, 4), with the buffer that they point into.
+    """
 
     columns: Mapping[str, tuple[np.ndarray, np.ndarray | None]]
 
@@ -150,18 +154,18 @@ class MadeBatch:
         return len(next(iter(self.columns.values()))[0])
 
     def integers(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return a column, like `Batch.integers`."""
+        """Return a column of integers, like `Batch.integers`."""
         return self.columns[name]
 
 
 class MadeStream(Checked):
     """A stream of made ``batches`` for DuckDB to read once, each passed to ``watch`` first, like `WatchedStream`.
 
-    Keep the stream while DuckDB may read its memory.
+    ``names`` are its columns, with whether each has bytes. Keep the stream while DuckDB may read its memory.
     """
 
     def __init__(
-        self, names: Sequence[str], batches: Iterator[MadeBatch], watch: Callable[[MadeBatch], object]
+        self, names: Mapping[str, bool], batches: Iterator[MadeBatch], watch: Callable[[MadeBatch], object]
     ) -> None:
         self._names, self._batches, self._watch = names, batches, watch
         self._kept: dict[int, object] = {}
@@ -186,7 +190,10 @@ class MadeStream(Checked):
 
     def _write_schema(self, out: _Schema) -> int:
         release = ctypes.cast(self._release_schema, ctypes.c_void_p).value
-        parts = [_Schema(b"l", name.encode(), None, _NULLABLE, 0, None, None, release) for name in self._names]
+        parts = [
+            _Schema(_VIEWS if is_bytes else _INTEGERS, name.encode(), None, _NULLABLE, 0, None, None, release)
+            for name, is_bytes in self._names.items()
+        ]
         children = (ctypes.POINTER(_Schema) * len(parts))(*map(ctypes.pointer, parts))
         self._kept[-next(self._numbers)] = parts, children
         made = _Schema(b"+s", b"", None, 0, len(parts), children, None, release)
@@ -219,12 +226,18 @@ class MadeStream(Checked):
             return _Array(rows, missing, 0, len(buffers), len(parts), pointers, children, None, release, private)
 
         columns = []
-        for name in self._names:
-            values, present = batch.integers(name)
+        for name, is_bytes in self._names.items():
+            values, more = batch.columns[name]
             values = np.ascontiguousarray(values)
-            bits = None if present is None else np.packbits(present, bitorder="little")
+            if is_bytes:
+                assert more is not None
+                size = np.array([more.nbytes], np.int64)
+                kept.extend((values, more, size))
+                columns.append(array(0, [None, values.ctypes.data, more.ctypes.data, size.ctypes.data], (), 0))
+                continue
+            bits = None if more is None else np.packbits(more, bitorder="little")
             kept.extend((values, bits))
-            missing = 0 if present is None else rows - int(present.sum())
+            missing = 0 if more is None else rows - int(more.sum())
             columns.append(array(missing, [None if bits is None else bits.ctypes.data, values.ctypes.data], (), 0))
         whole = array(0, [None], columns, key)
         self._kept[key] = kept

@@ -1,4 +1,4 @@
-"""Integer columns of a table, decoded by numpy from the pages of the file: in a third of the time that SQLite takes.
+"""Columns of integers and texts, decoded by numpy from the pages of the file: in a third of the time SQLite takes.
 
 https://www.sqlite.org/fileformat2.html#b_tree_pages describes the pages. What is not exactly as SQLite writes it raises
 UnusualPages, and SQLite reads the table instead. Pages that pass need no other check: these checks find all that
@@ -19,7 +19,7 @@ import numpy as np
 from nsystui.base.inputs import opened
 from nsystui.base.types import Array, Ints
 from nsystui.exports import opening
-from nsystui.exports.schema import LATEST, NativeColumn
+from nsystui.exports.schema import LATEST, NativeColumn, NativeText
 
 _LEAF, _INTERIOR = 13, 5
 _MAX_DEPTH = 20
@@ -28,14 +28,22 @@ _PAGES = 256
 _GAP = 8
 """Pages in between that are read, too, because one larger read costs less than two."""
 _REAL, _ZERO, _LAST_NUMBER, _FIRST_TEXT, _LONG = 7, 8, 9, 12, 128
+_LAST_KIND = (1 << 14) - 1
+"""The largest serial type of two bytes."""
 _NUMBERS = "INT", "REAL", "FLOA", "DOUB"
-_SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((kind - 12) // 2 for kind in range(12, 256))], np.uint8)
-"""Bytes of a value by serial type, for types of one byte."""
-_SHIFTS = np.array([64 - 8 * int(size) if size else 0 for size in _SIZES[:7]] + [0] * 249, np.int64)
-"""Bits to shift the eight bytes at a value, so that the value stays."""
+_SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((kind - 12) // 2 for kind in range(12, 1 << 14))], np.int16)
+"""Bytes of a value by serial type."""
+_SHIFTS = np.array([64 - 8 * int(size) if size else 0 for size in _SIZES[:12]], np.int64)
+"""Bits to shift the eight bytes at a number, so that the number stays."""
+_INLINE = 12
+_MASKS = np.where(np.arange(_INLINE) < np.arange(_INLINE + 1)[:, None], 255, 0).astype(np.uint8).view(np.int32)
+"""The bytes of a short text by its length."""
 _MARGIN = 256
 """Zeros after an interior page."""
 _END = np.int64((1 << 63) - 1)
+
+
+_Batch = dict[str, tuple[Array, Array | None]]
 
 
 class UnusualPages(Exception):
@@ -46,7 +54,7 @@ class UnusualPages(Exception):
 class LeafPages:
     """The pages of a table with the columns ``names``.
 
-    ``integers`` are names of columns, ``required`` numbers of columns without NULL.
+    ``integers`` and ``texts`` are names of columns, ``required`` numbers of columns without NULL.
     """
 
     path: Path
@@ -55,6 +63,7 @@ class LeafPages:
     page_size: int
     names: tuple[str, ...]
     integers: frozenset[str]
+    texts: frozenset[str]
     required: tuple[int, ...]
     declared: tuple[str, ...]
 
@@ -62,7 +71,13 @@ class LeafPages:
     def usual(self) -> list[tuple[int, int]]:
         """The first and last serial type of each column."""
         are_numbers = (any(word in kind.upper() for word in _NUMBERS) for kind in self.declared)
-        return [(0, _LAST_NUMBER) if is_number else (_FIRST_TEXT, _LONG - 1) for is_number in are_numbers]
+        return [(0, _LAST_NUMBER) if is_number else (_FIRST_TEXT, _LAST_KIND) for is_number in are_numbers]
+
+    def contain(self, sql: str) -> bool:
+        """Return whether `rows` can return a column."""
+        if isinstance(sql, NativeText):
+            return sql.native in self.texts
+        return isinstance(sql, NativeColumn) and sql.native in self.integers
 
     @cached_property
     def leaves(self) -> tuple[Ints, Ints]:
@@ -137,10 +152,11 @@ class LeafPages:
             start = end
         return result
 
-    def rows(self, first: int, last: int, columns: Mapping[str, str]) -> Iterator[dict[str, tuple[Ints, Array | None]]]:
-        """Yield values, int64, and which of them are present (``None``: all) of rows ``first`` to ``last``, by name.
+    def rows(self, first: int, last: int, columns: Mapping[str, str]) -> Iterator[_Batch]:
+        """Yield columns of the rows ``first`` to ``last``, by name; ``row_id`` is added to the ``columns``.
 
-        ``row_id`` is added to the ``columns``.
+        A column of integers is its values, int64, and which of them are present (``None``: all). A column of texts is
+        Arrow's binary views of its bytes, int32, shape (rows, 4), and the buffer that they point into.
         """
         pages, highest = self.leaves
         begin, end = int(np.searchsorted(highest, first)), int(np.searchsorted(highest, last)) + 1
@@ -150,8 +166,11 @@ class LeafPages:
                 part = slice(start, min(start + _PAGES, end, len(pages)))
                 rows = self._decode(self._read(file, pages[part]), lowest[part], highest[part])
                 inside = slice(*np.searchsorted(rows.rowids, [first, last + 1]).tolist())
-                batch: dict[str, tuple[Ints, Array | None]] = {"row_id": (rows.rowids[inside], None)}
+                batch: _Batch = {"row_id": (rows.rowids[inside], None)}
                 for name, sql in columns.items():
+                    if isinstance(sql, NativeText):
+                        batch[name] = rows.texts(sql.native)[inside], rows.buffer
+                        continue
                     assert isinstance(sql, NativeColumn)
                     values, present = rows.column(sql)
                     batch[name] = values[inside], None if present is None else present[inside]
@@ -173,13 +192,21 @@ class LeafPages:
         rowids, header = _varints(buffer, at)
         end = header + lengths
         # From this length on, SQLite writes a part of a row to other pages.
-        _require((lengths <= size - 35).all(), (end <= start + size).all(), (buffer[header] == width + 1).all())
+        _require((lengths <= size - 35).all(), (end <= start + size).all())
         _check_cells(pages, counts, cells - start, end - start, size)
         _require((rowids[1:] > rowids[:-1]).all(), (rowids > lowest[page]).all(), (rowids <= highest[page]).all())
         kinds = np.ndarray((len(buffer) - width,), f"V{width}", buffer, strides=(1,))[header + 1].view(np.uint8)
         kinds = np.ascontiguousarray(kinds.reshape(total, width).T)
+        heads = buffer[header]
+        wide = np.flatnonzero(heads != width + 1)  # rows with types of two bytes
+        kinds[:, wide] = 0
         least, most = kinds.min(axis=1), kinds.max(axis=1)
-        position, offset, positions = header + width + 1, 0, []
+        _require((most < _LONG).all())
+        if len(wide):
+            kinds = kinds.astype(np.int16)
+            kinds[:, wide] = _wide_kinds(buffer, header[wide], width)
+            least, most = kinds.min(axis=1), kinds.max(axis=1)
+        position, offset, positions = header + heads, 0, []
         for kind, low, high, (first, last) in zip(kinds, least, most, self.usual, strict=True):
             _require(high <= last, low >= first or not ((kind > 0) & (kind < first)).any())
             positions.append((position, offset))
@@ -188,22 +215,21 @@ class LeafPages:
             else:
                 offset += int(_SIZES[high])
         _require((position + offset == end).all(), least[list(self.required)].all())
-        eight = np.ndarray((len(buffer) - 8,), "V8", buffer, strides=(1,))
-        return _Rows(self.names, rowids, kinds, positions, eight)
+        return _Rows(self.names, rowids, kinds, positions, buffer)
 
 
 @dataclass(frozen=True)
 class _Rows:
     """Rows of leaf pages: ``kinds`` are serial types, shape (columns, rows).
 
-    ``positions`` are, for each column, indices into ``eight``, the eight bytes that begin at each byte, and an offset.
+    ``positions`` are, for each column, indices into ``buffer``, and an offset to add.
     """
 
     names: tuple[str, ...]
     rowids: Ints
     kinds: Array
     positions: list[tuple[Ints, int]]
-    eight: Array
+    buffer: Array
 
     def column(self, item: NativeColumn) -> tuple[Ints, Array | None]:
         """Return the values of a column as its SQL gives them, and which are present. Raises UnusualPages."""
@@ -229,11 +255,27 @@ class _Rows:
         if least == most and (not least or least > _REAL):
             return np.full(len(kind), max(least - _ZERO, 0), np.int64), None if least else np.zeros(len(kind), bool)
         position, offset = self.positions[number]
-        values = self.eight[offset:][position].view(">i8").astype(np.int64)
+        values = self._bytes(8, offset)[position].view(">i8").astype(np.int64)
         values >>= _SHIFTS[kind if least < most else least]
         if most > _REAL:
             values[kind == _ZERO], values[kind == _ZERO + 1] = 0, 1
         return values, None if least else kind != 0
+
+    def texts(self, native: str) -> Array:
+        """Return views of the values of a column of texts; NULL has no bytes."""
+        number = self.names.index(native)
+        lengths, (position, offset) = _SIZES[self.kinds[number]], self.positions[number]
+        views = np.empty((len(lengths), 4), np.int32)
+        views[:, 0] = lengths
+        views[:, 1:] = self._bytes(_INLINE, offset)[position].view(np.int32).reshape(-1, 3)
+        views[:, 1:] &= _MASKS[np.minimum(lengths, _INLINE)]
+        is_long = lengths > _INLINE
+        views[is_long, 2], views[is_long, 3] = 0, position[is_long] + offset
+        return views
+
+    def _bytes(self, size: int, offset: int) -> Array:
+        """Return the ``size`` bytes that begin at each byte of the buffer from ``offset`` on."""
+        return np.ndarray((len(self.buffer) - size,), f"V{size}", self.buffer, strides=(1,))[offset:]
 
 
 def leaf_pages(path: Path, table: str) -> LeafPages | None:
@@ -257,9 +299,10 @@ def leaf_pages(path: Path, table: str) -> LeafPages | None:
     if "CHECK" in sql or "WITHOUT" in sql or any(hidden for *_, hidden in columns):
         return None
     integers = frozenset(name for _, name, kind, _, _, key, _ in columns if "INT" in kind.upper() and not key)
+    texts = frozenset(name for _, name, kind, *_ in columns if kind.upper() == "TEXT")
     required = tuple(number for number, _, _, is_required, *_ in columns if is_required)
     _, names, declared, *_ = zip(*columns, strict=True)
-    return LeafPages(path, table, root, page_size, names, integers, required, declared)
+    return LeafPages(path, table, root, page_size, names, integers, texts, required, declared)
 
 
 @contextmanager
@@ -299,6 +342,20 @@ def _varints(buffer: Array, at: Ints) -> tuple[Ints, Ints]:
         ends[more] += 1
         more = more[byte >= _LONG]
     raise UnusualPages
+
+
+def _wide_kinds(buffer: Array, header: Ints, width: int) -> Array:
+    """Return the serial types, of one or two bytes, of rows whose header begins there; shape (width, rows)."""
+    at, kinds = header + 1, np.empty((width, len(header)), np.int16)
+    for number in range(width):
+        byte = buffer[at].astype(np.int16)
+        is_wide = byte >= _LONG
+        following = buffer[at + 1]
+        _require(not (is_wide & (following >= _LONG)).any())
+        kinds[number] = np.where(is_wide, (byte & 127) << 7 | following, byte)
+        at += 1 + is_wide
+    _require((buffer[header] < _LONG).all(), (at == header + buffer[header]).all())
+    return kinds
 
 
 def _check_cells(pages: Array, counts: Ints, starts: Ints, ends: Ints, size: int) -> None:

@@ -62,6 +62,12 @@ class NativeColumn(str):
     end: str = ""
 
 
+class NativeText(str):
+    """SQL of the bytes of the text column ``native``; NULL gives none."""
+
+    native: str
+
+
 @dataclass(frozen=True)
 class Schema:
     """The tables of an export with their columns, and the last rowids of the event tables.
@@ -163,7 +169,11 @@ class Schema:
 
         Bytes, because programs use any encoding: the packer makes valid text of them.
         """
-        return f"ifnull(CAST(\"{column}\" AS BLOB), x'')" if self.has_column(table, column) else "x''"
+        if not self.has_column(table, column):
+            return "x''"
+        sql = NativeText(f"ifnull(CAST(\"{column}\" AS BLOB), x'')")
+        sql.native = column
+        return sql
 
     def rows(self, tables: Iterable[str]) -> int:
         """Count the rows of ``tables``: exact if no row was deleted, as in nsys exports."""

@@ -20,7 +20,7 @@ from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.integrity import PageChecks, doubled
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader
-from nsystui.exports.schema import NativeColumn, Schema
+from nsystui.exports.schema import NativeText, Schema
 from nsystui.exports.sources import NO_INTEGER, Source, Transform
 from nsystui.exports.sources.base import words_of
 from nsystui.store.damage import read_errors
@@ -180,12 +180,11 @@ class Lookups:
 
         if source.table not in self.pages:
             self.pages[source.table] = leaf_pages(self.path, source.table)
-        if (pages := self.pages[source.table]) is not None and not source.without:
-            read = [sql for sql in source.columns.values() if sql != NO_INTEGER]
-            if all(isinstance(sql, NativeColumn) and sql.native in pages.integers for sql in read):
-                return pages
-        self.pages[source.table] = None
-        return None
+        pages = None if source.without else self.pages[source.table]
+        if pages is not None and not all(sql == NO_INTEGER or pages.contain(sql) for sql in source.columns.values()):
+            pages = None
+        self.pages[source.table] = pages
+        return pages
 
     def known_strings(self) -> tuple[np.ndarray, int]:
         """Return whether each number is the id of a string, and the bytes of the longest string.
@@ -226,10 +225,11 @@ class Lookups:
         self.connection.execute(f"CREATE OR REPLACE TABLE {name} ({lookup.definition})")
         if self.native.has(lookup.table):
             arriving = self.connection.from_arrow(export.stream(lookup.query))
-            incoming = f"SELECT {_as_text(arriving)} FROM arriving"  # the name of the variable
+            incoming = f"SELECT {_as_text(_kinds_of(arriving))} FROM arriving"  # the name of the variable
             insert = f"INSERT INTO {name} WITH incoming AS ({incoming}) {lookup.resolve}"
             ((rows,),) = self.connection.execute(insert).fetchall()
-            self.checks.end(lookup.table, rows, self.native.last_rowid[lookup.table] if lookup.is_whole else rows)
+            if lookup.table not in sources.TABLES:  # the pages of these are checked when their rows are read
+                self.checks.end(lookup.table, rows, self.native.last_rowid[lookup.table] if lookup.is_whole else rows)
         return int(rows)
 
 
@@ -274,11 +274,11 @@ class ArrivingRows:
 
         if pages is not None:
             batches = map(MadeBatch, pages.rows(self._chunk.first, self._chunk.last, self._columns))
-            names = ["row_id", *self._columns]
-            return MadeStream(names, batches, check), ", ".join([f'"{name}"' for name in names] + _nulls(self._absent))
+            names = {"row_id": False} | {name: isinstance(sql, NativeText) for name, sql in self._columns.items()}
+            return MadeStream(names, batches, check), _as_text(names, self._absent)
         scan = replace(self._source, columns=self._columns).scan % (self._chunk.first, self._chunk.last)
         stream = WatchedStream(export.stream(scan + condition), ["row_id", *self._columns], check)
-        return stream, _as_text(connection.from_arrow(stream), self._absent)
+        return stream, _as_text(_kinds_of(connection.from_arrow(stream)), self._absent)
 
     def _check(self, batch: Batch | MadeBatch) -> None:
         """Raise ExportError if rows do not ascend or are outside the chunk: the export is damaged."""
@@ -440,18 +440,23 @@ def _with_types(source: Source) -> Source:
     return replace(source, makes=makes)
 
 
-def _as_text(arriving: duckdb.DuckDBPyRelation, absent: Sequence[str] = ()) -> str:
+def _kinds_of(arriving: duckdb.DuckDBPyRelation) -> dict[str, bool]:
+    """Return the columns of an Arrow stream, with whether each has bytes."""
+    return dict(zip(arriving.columns, (str(kind) == "BLOB" for kind in arriving.types), strict=True))
+
+
+def _as_text(columns: Mapping[str, bool], absent: Sequence[str] = ()) -> str:
     r"""Return SQL for the columns of an Arrow stream: bytes except payloads as text, invalid UTF-8 as ``\xE9``.
 
-    ``absent`` columns are NULL.
+    ``columns`` are their names, with whether they have bytes. ``absent`` columns are NULL.
     """
-    columns = [
+    texts = [
         f'coalesce(try(decode("{column}")), CAST("{column}" AS VARCHAR)) AS "{column}"'
-        if kind == "BLOB" and column != "blob"
+        if has_bytes and column != "blob"
         else f'"{column}"'
-        for column, kind in zip(arriving.columns, map(str, arriving.types), strict=True)
+        for column, has_bytes in columns.items()
     ]
-    return ", ".join(columns + _nulls(absent))
+    return ", ".join(texts + _nulls(absent))
 
 
 def _nulls(columns: Iterable[str]) -> list[str]:

@@ -12,29 +12,35 @@ import pytest
 from support import shared
 
 from nsystui.exports.leaf_pages import UnusualPages, leaf_pages
-from nsystui.exports.schema import NativeColumn
+from nsystui.exports.schema import NativeColumn, NativeText
 
 LEAF, INTERIOR = 13, 5
+TEXTS = (None, "", "a", b"\xff\x00b", "twelve bytes", "thirteen byte", "ü" * 28, "x" * 57, "y" * 58, b"z" * 200)
 VALUES = (None, 0, 1, -1, 127, -128, 1 << 15, -(1 << 23), 1 << 31, 1 << 47, (1 << 63) - 1, -(1 << 63))
 
 
-def decoded(
-    path: Path, table: str, first: int = -(1 << 62), last: int = 1 << 62
-) -> list[tuple[int | None, ...]] | None:
-    """Return rowid and integers of each row, ``None`` if SQLite must read the table."""
+Row = tuple[int | bytes | None, ...]
+
+
+def decoded(path: Path, table: str, first: int = -(1 << 62), last: int = 1 << 62) -> list[Row] | None:
+    """Return rowid, integers and bytes of each row, ``None`` if SQLite must read the table."""
     if (pages := leaf_pages(path, table)) is None:
         return None
     columns = {}
     for name in pages.names:
-        if name in pages.integers:
-            columns[name] = NativeColumn(name)
+        if name in pages.integers | pages.texts:
+            columns[name] = NativeColumn(name) if name in pages.integers else NativeText(name)
             columns[name].native = name
     rows = []
     try:
         for batch in pages.rows(first, last, columns):
             each = (
-                values.tolist() if present is None else np.ma.array(values, mask=~present).tolist()
-                for values, present in batch.values()
+                [_bytes_of(view, more) for view in values]
+                if values.ndim == 2
+                else values.tolist()
+                if more is None
+                else np.ma.array(values, mask=~more).tolist()
+                for values, more in batch.values()
             )
             rows += list(zip(*each, strict=True))
     except UnusualPages:
@@ -42,11 +48,26 @@ def decoded(
     return rows
 
 
-def read_by_sqlite(path: Path, table: str) -> tuple[str, list[tuple[int | None, ...]]]:
+def _bytes_of(view: np.ndarray, buffer: np.ndarray) -> bytes:
+    """Return the bytes of one of Arrow's binary views: the length, and 12 bytes or their position."""
+    length, first, number, start = view.tolist()
+    if length <= 12:
+        assert not any(view.tobytes()[4 + length :])
+        return view.tobytes()[4 : 4 + length]
+    value = buffer[start : start + length].tobytes()
+    assert number == 0 and len(value) == length and value[:4] == first.to_bytes(4, "little", signed=True)
+    return value
+
+
+def read_by_sqlite(path: Path, table: str) -> tuple[str, list[Row]]:
     """Return what SQLite says of the pages of a table, and the rows as ``decoded`` gives them."""
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
         kinds = connection.execute(f'PRAGMA table_info("{table}")').fetchall()
-        names = [f'CAST("{name}" AS INTEGER)' for _, name, kind, *_, key in kinds if "INT" in kind.upper() and not key]
+        names = [
+            f'CAST("{name}" AS INTEGER)' if kind != "TEXT" else f"ifnull(CAST(\"{name}\" AS BLOB), x'')"
+            for _, name, kind, *_, key in kinds
+            if kind == "TEXT" or ("INT" in kind.upper() and not key)
+        ]
         try:
             ((said, *_), *_) = connection.execute(f'PRAGMA quick_check("{table}")').fetchall()
             return said, connection.execute(f'SELECT {", ".join(["rowid", *names])} FROM "{table}"').fetchall()
@@ -54,13 +75,18 @@ def read_by_sqlite(path: Path, table: str) -> tuple[str, list[tuple[int | None, 
             return str(error), []
 
 
-def made(path: Path, *statements: str, rows: int = 3000, columns: str = "a INT, b INTEGER NOT NULL, c INT") -> Path:
+COLUMNS = "a INT, t TEXT, b INTEGER NOT NULL, u TEXT, c INT"
+
+
+def made(path: Path, *statements: str, rows: int = 3000) -> Path:
     chance = random.Random(rows)
     with closing(sqlite3.connect(path)) as connection:
-        for statement in (*statements[:1], f"CREATE TABLE t ({columns})"):
+        for statement in (*statements[:1], f"CREATE TABLE t ({COLUMNS})"):
             connection.execute(statement)
-        values = ((2 * number, chance.choice(VALUES), number, chance.choice(VALUES)) for number in range(1, rows + 1))
-        connection.executemany("INSERT INTO t (rowid, a, b, c) VALUES (?, ?, ?, ?)", values)
+        values = (
+            (2 * number, number, *map(chance.choice, (VALUES, VALUES, TEXTS, TEXTS))) for number in range(1, rows + 1)
+        )
+        connection.executemany("INSERT INTO t (rowid, b, a, c, t, u) VALUES (?, ?, ?, ?, ?, ?)", values)
         for statement in statements[1:]:
             connection.execute(statement)
         connection.commit()
@@ -68,7 +94,7 @@ def made(path: Path, *statements: str, rows: int = 3000, columns: str = "a INT, 
 
 
 @pytest.mark.parametrize("page_size", [512, 4096, 32768])
-def test_every_size_of_integer_is_decoded_in_any_range_of_rows(tmp_path, page_size):
+def test_every_size_of_integer_and_text_is_decoded_in_any_range_of_rows(tmp_path, page_size):
     path = made(tmp_path / "made", f"PRAGMA page_size = {page_size}")
     said, rows = read_by_sqlite(path, "t")
     assert said == "ok" and len(rows) == 3000 and decoded(path, "t") == rows
@@ -84,6 +110,8 @@ def test_every_size_of_integer_is_decoded_in_any_range_of_rows(tmp_path, page_si
     ("SELECT 1", "UPDATE t SET a = 0.5 WHERE b = 9"),
     ("SELECT 1", "UPDATE t SET a = 'nine' WHERE b = 9"),
     ("SELECT 1", "UPDATE t SET a = zeroblob(9000) WHERE b = 3000"),
+    ("SELECT 1", "UPDATE t SET u = zeroblob(9000) WHERE b = 3000"),
+    ("PRAGMA page_size = 32768", "UPDATE t SET t = zeroblob(9000) WHERE b = 3000"),
 ])  # fmt: skip
 def test_sqlite_reads_a_file_of_another_form(tmp_path, statements):
     path = made(tmp_path / "made", *statements)

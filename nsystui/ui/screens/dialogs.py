@@ -52,8 +52,8 @@ def help_lines(places: Sequence[str], key_name: Callable[[str], str] = str, widt
     """
     lines: list[str] = []
     explained = (key for key in keys.keys_of(places) if key.help)
-    for place, place_keys in groupby(explained, attrgetter("place_name")):
-        lines.append(keys.PLACES[place])
+    for place_name, place_keys in groupby(explained, attrgetter("place_name")):
+        lines.append(keys.PLACES[place_name])
         for key in place_keys:
             margin = f"  {key_name(key.shown):9} "
             lines += textwrap.wrap(
