@@ -179,7 +179,7 @@ _MAX_NAMES = 2
 
 
 def named_files(files: Sequence[str], log_patterns: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return exports as the user named them, and single logs; ``log_patterns`` are the names and globs of ``--nccl-log``.
+    """Return exports as the user named them, and single logs; ``log_patterns`` are names and globs of ``--nccl-log``.
 
     If a log is among the files, unknown files count as logs, because a rank that called nothing has no line of NCCL;
     otherwise as exports, and opening them reports the error. Raises UsageError for files that cannot be opened
