@@ -152,17 +152,18 @@ def calls_of(
     columns = table.c
     if isinstance(table, sa.Table) and not session.count(table):
         return NO_CALLS
-    name = sa.func.coalesce(columns.name, "")
     conditions = [*where(table, selection.with_name(None)), *([] if spans is None else [near(table, spans)])]
     thread_id = sa.func.coalesce(columns.thread, NO_THREAD).label("thread")
     start = (columns.start + columns.clock_offset).label("start")
     # A call that never returned lasts forever.
     end = sa.func.coalesce(columns.end + columns.clock_offset, FAR).label("end")
-    chain_number = sa.func.coalesce(chain if chain is not None else sa.null(), -1).label("chain")
     # A text for each of millions of rows would take most of the time.
-    query = sa.select(columns.report, thread_id, start, end, chain_number, sa.func.hash(name).label("name"))
+    query = sa.select(columns.report, thread_id, start, end, sa.func.hash(columns.name).label("name"))
+    types = _CALL_TYPES
+    if chain is not None:
+        query, types = query.add_columns(sa.func.coalesce(chain, -1).label("chain")), types | {"chain": np.int64}
     hashes = Numbers()
-    arrays = coded_arrays(session.array_batches(query.where(*conditions)), _CALL_TYPES, {"name": hashes})
+    arrays = coded_arrays(session.array_batches(query.where(*conditions)), types, {"name": hashes})
     if text_of is None:
         text_of = texts_by_hash(session, table) if hashes.numbers else {}
     labels, threads, chains = [text_of[key] for key in hashes.numbers], {}, {}
@@ -176,12 +177,12 @@ def calls_of(
 
 def texts_by_hash(session: Session, table: sa.FromClause) -> dict[int, str]:
     """Return the names in ``table``, each by its hash in DuckDB."""
-    names = sa.select(sa.func.coalesce(table.c.name, "").label("name")).distinct().subquery("names").c.name
-    return dict(session.rows(sa.select(sa.func.hash(names), names)))
+    names = sa.select(table.c.name).distinct().subquery("names").c.name
+    return dict(session.rows(sa.select(sa.func.hash(names), sa.func.coalesce(names, ""))))
 
 
 _CALL_TYPES: dict[str, type[np.generic]] = {
-    **dict.fromkeys(("report", "thread", "start", "end", "chain"), np.int64),
+    **dict.fromkeys(("report", "thread", "start", "end"), np.int64),
     "name": np.int32,
 }
 _MIN_WIDTH, _MAX_CELLS = 1_000_000, 1 << 12
