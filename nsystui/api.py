@@ -50,7 +50,7 @@ def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  
     parser = _Parser(prog="nsystui.open", add_help=False)
     shared.add_files(parser)
     shared.add_steps(parser)
-    shared.add_ranks(parser.add_argument_group())
+    shared.add_numbering(parser.add_argument_group(), selects=True)
     add_config(parser)
     request = parsed(parser, [*_words(options), "--", *(os.fspath(file) for file in files)])
     opener = Opener(shared.source_of(request), Listener())

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
-from nsystui.base.terminal import complain
+from nsystui.base.terminal import complain, quiet_pipe, text_width
 from nsystui.base.text import readable
 from nsystui.base.version import __version__
 from nsystui.commands import GROUPS, Parser, commands, is_command, is_question, topic_of
@@ -198,8 +198,6 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Help with argparse's width, measured without importing ``shutil``, which imports all compressors."""
 
     def __init__(self, prog: str) -> None:
-        from nsystui.base.terminal import text_width
-
         super().__init__(prog, width=text_width() - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -251,8 +249,6 @@ class _Parser(Parser):
 
 
 def _print(text: str) -> None:
-    from nsystui.output.pipe import quiet_pipe
-
     with quiet_pipe() as stream:
         stream.write(_encodable(text, stream.encoding))
 

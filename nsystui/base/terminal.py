@@ -1,4 +1,4 @@
-"""Properties of the terminal, mostly from the environment (`original_environ`), so that tests need no terminal."""
+"""The terminal, mostly as the environment describes it (`original_environ`), so that tests need none; its streams."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import select
 import stat
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TextIO
 
+from nsystui.base.errors import OutputError
 from nsystui.base.text import readable, whole_number
 
 _COMMANDS = "the commands need no terminal: `nsystui {} FILE`, `nsystui --help`"
@@ -151,6 +153,26 @@ def complain(message: str) -> None:
         print(line, file=sys.stderr, flush=True)
     except OSError:
         discard_rest(sys.stderr)
+
+
+@contextmanager
+def quiet_pipe() -> Iterator[TextIO]:
+    """Yield ``sys.stdout``; if its reader closes it (``| head``), end the program silently with status 141.
+
+    Flushes at the end, because a full disk shows only then. Raises ``OutputError`` if stdout cannot be written, and
+    ``SystemExit`` if its reader is gone.
+    """
+    stream = sys.stdout
+    if stream is None:  # the shell's ">&-"
+        raise OutputError("standard output is closed")
+    try:
+        yield stream
+        stream.flush()
+    except OSError as error:
+        discard_rest(stream)
+        if isinstance(error, BrokenPipeError):
+            raise SystemExit(141) from None  # as a shell reports a program that SIGPIPE ended: 128 + 13
+        raise OutputError(f"cannot write to standard output: {error.strerror or error}") from error
 
 
 def discard_rest(stream: TextIO) -> None:

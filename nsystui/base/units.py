@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from enum import Enum
@@ -269,36 +269,11 @@ def _parts(cell: str) -> tuple[str, str, str]:
     return match["whole"], match["fraction"] or "", match["unit"] or ""
 
 
-@dataclass(frozen=True)
-class DecimalLayout:
-    """The characters that a column of worded values needs before the decimal point, after it, and for the unit.
-
-    It can be measured on the first page of millions of rows.
-    """
-
-    whole: int = 0
-    fraction: int = 0
-    unit: int = 0
-
-    @classmethod
-    def of(cls, cells: Iterable[str]) -> DecimalLayout:
-        parts = {tuple(map(len, _parts(cell))) for cell in cells}
-        return cls(*map(max, zip(*parts, strict=True))) if parts else cls()
-
-    @property
-    def width(self) -> int:
-        return self.whole + self.fraction + self.unit
-
-    def pad(self, cell: str) -> str:
-        """Pad ``cell`` to ``width``, with aligned decimal point and unit; longer cells exceed it."""
-        whole, fraction, unit = _parts(cell)
-        return whole.rjust(self.whole) + fraction.ljust(self.fraction) + unit.rjust(self.unit)
-
-
 def align_decimal(cells: Sequence[str]) -> list[str]:
     """Pad a column of worded values to one width, aligning decimal points and units."""
-    layout = DecimalLayout.of(cells)
-    return [layout.pad(cell) for cell in cells]
+    parts = list(map(_parts, cells))
+    whole, fraction, unit = (max((len(part[index]) for part in parts), default=0) for index in range(3))
+    return [f"{text:>{whole}}{decimals:<{fraction}}{symbol:>{unit}}" for text, decimals, symbol in parts]
 
 
 def round_half_up(value: float, decimals: int) -> float:

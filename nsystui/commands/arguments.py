@@ -1,10 +1,11 @@
-"""Flags that commands share: files, selection, format, with one spelling and meaning everywhere."""
+"""Flags that commands share (files, selection, format), the opening of a job, and the delivery of answers."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from nsystui.base.answer import head, key_named
 from nsystui.base.errors import DamagedError, UsageError
 from nsystui.base.terminal import complain as complain
+from nsystui.base.terminal import quiet_pipe
 from nsystui.base.text import counted
 from nsystui.commands.configuration import CLOCKS, add_limits
 from nsystui.commands.request import OutputName
-from nsystui.questions.queries.question import STEPS, Expected, Question, Values
+from nsystui.questions.queries.question import STEPS, Expected, Question, Titled, Values
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer
+    from nsystui.base.answer import Answer, Column
     from nsystui.base.selection import Selection
     from nsystui.commands.progress import ProgressLine
     from nsystui.commands.request import Output, Request, Selecting
@@ -103,7 +105,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         metavar="A:B",
         help="a window of job time, such as 1.2s:1.5s or 800ms: (with units); events that overlap it",
     )
-    add_ranks(group)
+    add_numbering(group, selects=True)
     group.add_argument("--devices", metavar="LIST", help="CUDA device numbers, such as 0, 0-3 or unknown")
     group.add_argument("--streams", metavar="LIST", help="CUDA stream numbers, or unknown")
     group.add_argument(
@@ -111,24 +113,13 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_ranks(group: argparse._ArgumentGroup) -> None:
-    """Add ``--ranks``, which selects ranks or assigns them to files."""
-    group.add_argument(
-        "--ranks",
-        metavar="LIST",
-        help="ranks, such as 0,4-7; or the rank of each file: a pattern on file names with the number in a group, "
-        r"such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
-    )
-
-
-def add_numbering(parser: argparse.ArgumentParser) -> None:
-    """Add ``--ranks`` for commands that do not select ranks."""
-    parser.add_argument(
-        "--ranks",
-        metavar="WHO",
-        help="the rank of each file, where the exports do not have it: a pattern on file names with the number in a "
-        r"group, such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
-    )
+def add_numbering(group: argparse._ActionsContainer, selects: bool = False) -> None:
+    """Add ``--ranks``, which assigns ranks to files, or also ``selects`` ranks."""
+    what = "the rank of each file, where the exports do not have it"
+    if selects:
+        what = "ranks, such as 0,4-7; or the rank of each file"
+    how = r"a pattern on file names with the number in a group, such as 'rank(\d+)', or FILE=RANK,FILE=RANK"
+    group.add_argument("--ranks", metavar="LIST" if selects else "WHO", help=f"{what}: {how}")
 
 
 def add_steps(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
@@ -309,6 +300,64 @@ def deliver(request: Request, answer: Answer, notes: list[str] | None = None) ->
         return 3
     complain(f"{answer.name}: {no_rows(request, answer.total)}")
     return 0
+
+
+def check_sort(
+    sort_key: str | None, columns: Mapping[str, Sequence[Column]], tables: Sequence[str] | None = None
+) -> None:
+    """Raise UsageError if a table lacks the column to sort by; ``columns`` contains the columns of all tables."""
+    if sort_key is None:
+        return
+    sortable = [name for name, table_columns in columns.items() if key_named(table_columns, sort_key) is not None]
+    if lacking := [name for name in tables or columns if name not in sortable]:
+        names = ", ".join(column.file_key for column in columns[lacking[0]])
+        advice = f"choose with --tables {','.join(sortable)}" if sortable else f"the columns are {names}"
+        raise UsageError(f"--sort {sort_key}: not a column of {', '.join(lacking)}; {advice}")
+
+
+def deliver_several(request: Request, tables: Sequence[Titled]) -> int:
+    """Deliver the tables of an answer; return the exit status, 3 if no table has rows."""
+    if len(tables) == 1:
+        return deliver(request, tables[0].answer)
+    check_sort(request.output.sort, {table.name: table.answer.columns for table in tables})
+    deliver_tables(request, tables)
+    return 0 if any(len(table.answer) for table in tables) else 3
+
+
+def deliver_tables(request: Request, tables: Iterable[Titled]) -> int:
+    """Print or write the tables as they arrive, and return their number.
+
+    For a file ``out.csv``, each table is in ``out_NAME.csv``. JSON is one array of objects, each with a table's labels
+    and ``rows``. The notes of all tables follow the last. Raises the errors of `deliver`.
+    """
+    from nsystui.output.files import print_lines
+    from nsystui.output.formats import to_json
+
+    number = 0
+    notes: list[str] = []
+    is_json = request.output.format == "json" and not request.output.is_file
+    for number, table in enumerate(tables, 1):
+        if request.output.is_file:
+            target = Path(str(request.output.target))
+            path = target.with_name(f"{target.stem}_{table.name}{target.suffix}")
+            deliver(replace(request, output=replace(request.output, target=str(path))), table.answer, notes)
+        elif is_json:
+            labels = to_json(dict(table.labels) or {"table": table.name}).removesuffix("}")
+            with quiet_pipe() as stream:
+                stream.write(f'{"," if number > 1 else "["}\n{labels}, "rows": ')
+            deliver(request, table.answer, notes)
+            with quiet_pipe() as stream:
+                stream.write("}")
+        else:
+            if number > 1:
+                print_lines([""])
+            if table.needs_title or request.output.format in (None, "table", "md"):
+                print_lines([f"## {table.title}", ""] if request.output.format == "md" else [f"# {table.title}"])
+            deliver(request, table.answer, notes)
+    if is_json:
+        print_lines(["", "]"] if number else ["[]"])
+    say_notes(*notes)
+    return number
 
 
 def deliver_empty(output: Output, answer: Answer) -> None:

@@ -169,19 +169,18 @@ def sides_of(request: Request, jobs: Sequence[OpenJob]) -> tuple[Side, Side]:
 
 
 def _answer(request: Request, names: Sequence[str], sides: tuple[Side, Side], options: ComparisonOptions) -> int:
-    from nsystui.commands.tables import check_sort, deliver_tables
     from nsystui.questions.compare import TABLES
 
     with sides[0].job.session.waiting("diff"):
         answers = {name: TABLES[name].make(*sides, options) for name in names}
     sorted_tables = {name: answer for name, answer in answers.items() if name != "summary"}
-    check_sort(request.output.sort, {name: answer.columns for name, answer in sorted_tables.items()})
+    shared.check_sort(request.output.sort, {name: answer.columns for name, answer in sorted_tables.items()})
     unsorted = replace(request, output=replace(request.output, sort=None, top=None))
     verdict = _print_verdict(request, answers.get("summary"))
     tables = list(_tables(request, answers, sides, verdict))
     if len(names) == 1 and (request.output.is_file or not _is_text(request) or not len(tables[0].answer)):
         return shared.deliver(unsorted, tables[0].answer)
-    deliver_tables(unsorted, tables)
+    shared.deliver_tables(unsorted, tables)
     return 0
 
 
@@ -241,13 +240,13 @@ def _arranged(request: Request, name: str, answer: TableAnswer, is_text: bool, i
 
 
 def _open_screen(request: Request, options: ComparisonOptions) -> int:
-    from nsystui.commands.open import NamedFiles, checked_terminal, look_of, run_app, source_of
+    from nsystui.commands.open import checked_terminal, look_of, run_app, source_of
 
     environ = checked_terminal("diff, without --screen,")
     from nsystui.ui.diff_app import DiffApp
 
     file_lists = [request.opening.files, *([request.args["against"]] if request.args["against"] else [])]
     opening = replace(request, selecting=Selecting(ranks=request.selecting.numbering))
-    sources = [source_of(opening, NamedFiles(tuple(files))) for files in file_lists]
+    sources = [source_of(opening, tuple(files)) for files in file_lists]
     app = DiffApp(sources, lambda jobs: sides_of(request, jobs), options, look_of(request.screen, environ))
     return run_app(request.screen, environ, app)

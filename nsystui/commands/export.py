@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import BinaryIO, cast
 
 from nsystui.base.errors import UsageError
+from nsystui.base.terminal import quiet_pipe
 from nsystui.base.text import counted
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import OutputName, Request
@@ -50,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(request: Request) -> int:
     from nsystui.output.chrome_trace import write_chrome_trace
     from nsystui.output.files import PARAVER, check_ending, refuse_empty, refuse_existing, save_trace, trace_files
-    from nsystui.output.pipe import quiet_pipe
     from nsystui.questions.kernels.summary import Names
     from nsystui.questions.trace.slices import Contents
     from nsystui.questions.trace.trace import Trace

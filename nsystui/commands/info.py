@@ -10,7 +10,6 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
-from nsystui.commands.tables import deliver_tables
 from nsystui.questions.queries.question import Titled
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def run(request: Request) -> int:
         with job.session.waiting("info"):
             tables = [Titled(name, TITLES[name], table_of(job, name)) for name in names]
         if len(tables) > 1:
-            deliver_tables(request, tables)
+            shared.deliver_tables(request, tables)
             return 0
         status = shared.deliver(request, tables[0].answer)
         # A capture without messages lacks nothing.

@@ -15,6 +15,7 @@ from nsystui.questions.answers.answering import draw_map
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.question import Question, TextDrawing
 from nsystui.questions.recipes.recipe import RecipeMap, RecipeOptions
+from nsystui.ui.pictures.selection import span_words
 from nsystui.ui.widgets.plots import blocks, time_axis
 
 _LABEL, _VALUE, _MIN_COLUMNS = 16, 10, 10
@@ -43,9 +44,8 @@ def lines_of(drawn: RecipeMap, width: int) -> list[str]:
         return []
     columns = _columns_of(width)
     window = drawn.window
-    start, length = format_value(Unit.TIME, window.start), format_value(Unit.DURATION, window.end - window.start)
     bin_width = format_value(Unit.DURATION, (window.end - window.start) / drawn.bins)
-    lines = [f"{start} + {length}, {drawn.bins} spans of {bin_width}; · is not recorded"]
+    lines = [f"{span_words(window)}, {drawn.bins} spans of {bin_width}; · is not recorded"]
     for number, figure in enumerate(drawn.figures):
         rows = drawn.shares(number)
         if not any(np.isfinite(row).any() for row in rows):

@@ -53,13 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
-    from nsystui.commands.tables import check_sort, deliver_tables
-
     args = request.args
     request.output.check()
     names = chosen_tables(args["tables"], tuple(TABLES), [name for name, table in TABLES.items() if table.is_usual])
     if request.output.sort is not None:  # before the reading, which may take minutes
-        check_sort(
+        shared.check_sort(
             request.output.sort, {name: table.make(LogSummary()).columns for name, table in TABLES.items()}, names
         )
     cut = StepCut(steps_of(args["steps"])) if args["steps"] is not None else None
@@ -68,7 +66,7 @@ def run(request: Request) -> int:
     summary.lines, summary.results = reader.lines, reader.reported
     tables = _tables(names, summary, cut, is_named=args["tables"] not in (None, "all"))
     if len(names) > 1:
-        deliver_tables(request, tables)
+        shared.deliver_tables(request, tables)
     elif tables:
         shared.deliver(request, tables[0].answer)
     else:

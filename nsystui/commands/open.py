@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from glob import has_magic
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,6 @@ from nsystui.exports.nccl_log.files import STDIN, FileKind, kind_of, named
 from nsystui.questions.queries.numbering import numbering
 
 if TYPE_CHECKING:
-    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.job.opening import JobSource
     from nsystui.questions.nccl_log.summary import IterationSpan
     from nsystui.ui.app import Look, NsystuiApp
@@ -87,37 +86,16 @@ def delegated(words: Sequence[str]) -> tuple[str, list[str]] | None:
 
 
 def run(request: Request) -> int:
-    files = named_files(request.opening.files, request.args.get("nccl_log"))
-    files = replace(files, log_steps=_log_steps(request, files))
-    if files.exports and not any(map(is_there, discover(files.exports))):
-        raise UsageError(f"{files.exports[0]}: no such file ({see_directory(files.exports[0])})")
-    environ = checked_terminal("kernels" if files.exports else "nccl-log")
+    exports, logs = named_files(request.opening.files, request.args.get("nccl_log"))
+    steps = _log_steps(request, logs)
+    if exports and not any(map(is_there, discover(exports))):
+        raise UsageError(f"{exports[0]}: no such file ({see_directory(exports[0])})")
+    environ = checked_terminal("kernels" if exports else "nccl-log")
     from nsystui.questions.job.opening import JobSource
     from nsystui.ui.app import NsystuiApp
 
-    source = source_of(request, files) if files.exports else JobSource((), logs=files.logs, log_steps=files.log_steps)
-    app = NsystuiApp(source, look_of(request.screen, environ))
-    status = run_app(request.screen, environ, app)
-    return _compare(request.screen, environ, app) if app.other_files else status
-
-
-def _compare(screen: Drawn, environ: Mapping[str, str], app: NsystuiApp) -> int:
-    """Compare the job of a closed application with the other job that its user named."""
-    from nsystui.base.selection import Selection
-    from nsystui.questions.compare import ComparisonOptions, Side, job_labels
-    from nsystui.questions.kernels.summary import Names
-    from nsystui.ui.diff_app import DiffApp
-
-    if app.job is not None:
-        app.job.close()
-    sources = app.source, replace(app.source, files=app.other_files, logs=(), ranks="")
-
-    def sides_of(jobs: Sequence[OpenJob]) -> tuple[Side, Side]:
-        a, b = map(Side, jobs, (Selection(), Selection()), job_labels(jobs, [source.files for source in sources]))
-        return a, b
-
-    options, look = ComparisonOptions(Names.SMART), look_of(screen, environ)
-    return run_app(screen, environ, DiffApp(sources, sides_of, options, look))
+    source = replace(source_of(request, exports) if exports else JobSource(()), logs=logs, log_steps=steps)
+    return run_app(request.screen, environ, NsystuiApp(source, look_of(request.screen, environ)))
 
 
 def checked_terminal(command: str) -> Mapping[str, str]:
@@ -161,44 +139,38 @@ def run_app(screen: Drawn, environ: Mapping[str, str], app: NsystuiApp) -> int:
     return app.return_code or 0
 
 
-def _log_steps(request: Request, files: NamedFiles) -> IterationSpan | None:
+def _log_steps(request: Request, logs: Sequence[str]) -> IterationSpan | None:
     """Return the steps of ``--steps``. Raises UsageError if there is no log to select them in."""
     steps = request.args["steps"] if "nccl_log" in request.args else None
     if steps is None:
         return None
-    if not files.logs:
+    if not logs:
         raise UsageError("--steps chooses iterations of logs: name them after --nccl-log (--step-range is for NVTX)")
     from nsystui.questions.nccl_log.summary import steps_of
 
     return steps_of(steps)
 
 
-def source_of(request: Request, files: NamedFiles) -> JobSource:
-    """Return the exports and logs to open, and how. Raises UsageError."""
+def source_of(request: Request, files: tuple[str, ...]) -> JobSource:
+    """Return the exports to open, and how. Raises UsageError."""
     from nsystui.base.selection import NameFilter
     from nsystui.commands import arguments as shared
 
     step_range: str | None = request.args.get("step_range")
     if step_range is not None:
         NameFilter(f"re:{step_range}")  # refuses an invalid regular expression
-    return replace(
-        shared.source_of(request),
-        files=files.exports,
-        logs=files.logs,
-        log_steps=files.log_steps,
-        ranks=_rank_numbering(request, files),
-        step_range=step_range,
-    )
+    ranks = _rank_numbering(request, files)
+    return replace(shared.source_of(request), files=files, ranks=ranks, step_range=step_range)
 
 
-def _rank_numbering(request: Request, files: NamedFiles) -> str:
+def _rank_numbering(request: Request, files: Sequence[str]) -> str:
     """Return the numbering of ``--ranks``. Raises UsageError if it does not fit the files."""
     if not request.selecting.ranks:
         return ""
     assignment = numbering(request.selecting.ranks)
     if assignment is None:
         raise UsageError("--ranks gives the rank of each file here, such as 'rank(\\d+)'; r on a screen selects ranks")
-    assignment.numbers([*names_of(discover(files.exports)).values()])
+    assignment.numbers([*names_of(discover(files)).values()])
     return str(request.selecting.ranks)
 
 
@@ -206,20 +178,8 @@ _MAX_NAMES = 2
 """How many names of each kind an error lists: a job has hundreds."""
 
 
-@dataclass(frozen=True)
-class NamedFiles:
-    """The files to open: ``exports`` as the user named them, ``logs`` individually. Either may be empty.
-
-    ``log_steps`` contains the training steps to show from the logs.
-    """
-
-    exports: tuple[str, ...]
-    logs: tuple[str, ...] = ()
-    log_steps: IterationSpan | None = None
-
-
-def named_files(files: Sequence[str], log_patterns: Sequence[str] | None) -> NamedFiles:
-    """Separate the files by their content; ``log_patterns`` are the names and globs of ``--nccl-log``.
+def named_files(files: Sequence[str], log_patterns: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return exports as the user named them, and single logs; ``log_patterns`` are names and globs of ``--nccl-log``.
 
     If a log is among the files, unknown files count as logs, because a rank that called nothing has no line of NCCL;
     otherwise as exports, and opening them reports the error. Raises UsageError for files that cannot be opened
@@ -235,12 +195,12 @@ def named_files(files: Sequence[str], log_patterns: Sequence[str] | None) -> Nam
     if logs and log_patterns:
         raise UsageError(f"{logs[0]} is {FileKind.LOG.value}: name it after --nccl-log, and before that an export")
     if logs:
-        return NamedFiles((), tuple(paths))
+        return (), tuple(paths)
     named_logs = named(log_patterns or ())
     for name in named_logs:
         if problem := _problem(name):
             raise UsageError(f"--nccl-log {shell_word(name)}: {problem}")
-    return NamedFiles(tuple(files), tuple(named_logs))
+    return tuple(files), tuple(named_logs)
 
 
 def _separated(paths: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -99,11 +99,9 @@ def run(question: Question, request: Request) -> int:
         if is_text and (status := _as_text(question, request, job, selection, options)) is not None:
             return status
         if question.tables is not None:
-            from nsystui.commands.tables import deliver_several
-
             with job.session.waiting(question.name):
                 tables = question.tables(job, selection, options)
-            return deliver_several(request, tables)
+            return shared.deliver_several(request, tables)
         answer = _answer(question, request, job, selection, options)
         if memory is not None:
             memory.keep(job, answer, "", *key)

@@ -108,9 +108,7 @@ def _deliver(request: Request, tables: Iterator[Titled], is_alone: bool) -> None
         else:
             shared.deliver_empty(request.output, answer)
         return
-    from nsystui.commands.tables import deliver_tables
-
-    if not deliver_tables(request, tables) and not request.args["report"]:
+    if not shared.deliver_tables(request, tables) and not request.args["report"]:
         shared.complain(f"the usual reports: {shared.no_rows(request)}")
 
 

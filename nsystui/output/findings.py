@@ -107,7 +107,7 @@ def report(result: Triage, files: str = _FILES) -> str:
         parts.append(f"## {finding.severity.value.capitalize()}: {finding.id}{_cost(finding)}\n")
         parts += [*([f"Caused by: {finding.under}.\n"] if finding.under else []), *body_report(finding, files)]
     if result.not_checked:
-        parts += ["## Not checked\n", *not_checked_report(result)]
+        parts += ["## Not checked\n", *(f"* {plain(text)}" for text in result.unjudged)]
     if result.notes:
         parts += ["\n## Notes\n", *(f"* {plain(note)}" for note in result.notes)]
     return "\n".join(parts) + "\n"
@@ -132,11 +132,6 @@ def points(gain: str, advice: str, reason: str, measured: str, window: str, rank
     facts = {"To win": gain, "How to fix": advice, "Why": reason, "Measured as": measured}
     facts |= {"When": window and f"`{window}`", "Rank" if ranks.isdecimal() else "Ranks": ranks, "See": f"`{command}`"}
     return [f"* **{name}**: {plain(text)}" for name, text in facts.items() if text]
-
-
-def not_checked_report(result: Triage) -> list[str]:
-    """Return the rules without a verdict as a list."""
-    return [f"* {plain(text)}" for text in result.unjudged]
 
 
 CODE = re.compile("(`[^`]+`)")
@@ -177,7 +172,7 @@ def change_report(comparison: Against, files: str = _FILES) -> str:
     label = plain(comparison.label)
     parts += ["## Largest changes\n", f"A is {label}, B this job.\n", text.getvalue(), *notes]
     if comparison.current.not_checked:
-        parts += ["\n## Not checked\n", *not_checked_report(comparison.current)]
+        parts += ["\n## Not checked\n", *(f"* {plain(text)}" for text in comparison.current.unjudged)]
     return "\n".join(parts) + "\n"
 
 

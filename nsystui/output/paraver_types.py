@@ -103,22 +103,7 @@ STATES = {
     17: ("Memory operation", (255, 0, 96)),
 }
 
-_HEAD = """DEFAULT_OPTIONS
-
-LEVEL               THREAD
-UNITS               NANOSEC
-LOOK_BACK           100
-SPEED               1
-FLAG_ICONS          ENABLED
-NUM_OF_STATE_COLORS 1000
-YMAX_SCALE          37
-
-
-DEFAULT_SEMANTIC
-
-THREAD_FUNC         State As Is
-
-"""
+_HEAD = Path(__file__).with_name("paraver_head.pcf").read_text(encoding="utf-8")
 
 EventClass = tuple[str, str, str, int]
 """Kind, group, domain and is_loose of an event (`trace.NAME_FIELDS`)."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from itertools import accumulate, groupby
+from pathlib import Path
 
 from nsystui.base.drawing import COLOURS, Bars, Curves, Drawing, DrawnLane, DrawnLanes, Part, Series
 from nsystui.base.text import safe_text, shorten, width_of
@@ -23,6 +24,8 @@ INK = ("#e6e8ec", "#1c1f24")
 _IDLE = 30
 """Opacity of idle areas, %: low, because they show the absence of work."""
 FONT = 'system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif'
+_SHAPES = Path(__file__).with_name("svg.css").read_text(encoding="utf-8").replace("\n", "").replace("FONT", FONT)
+"""Rules for the shapes and texts of drawings, without colours."""
 
 
 def svg(drawing: Drawing, *, alone: bool = True) -> str:
@@ -47,16 +50,8 @@ def svg(drawing: Drawing, *, alone: bool = True) -> str:
 
 def style() -> str:
     """Return the style sheet of drawings for dark and light screens; prints are light."""
-    shapes = (
-        f".drawing text{{font:12px {FONT}}}.drawing .title{{font-weight:600;font-size:14px}}"
-        ".drawing .right{text-anchor:end}.drawing .middle{text-anchor:middle}.drawing .small{font-size:10px}"
-        ".drawing .grid{stroke-width:1;stroke-opacity:.16}.drawing .frame{stroke-width:1;stroke-opacity:.6}"
-        ".drawing .unseen{stroke-width:1;stroke-opacity:.6;stroke-dasharray:1 3}"
-        ".drawing .curve{fill:none;stroke-width:1.6}.drawing .level{stroke-width:1.2;stroke-dasharray:7 4}"
-        ".drawing .mark{stroke-width:1.6}"
-    )
     light, dark = (_theme_rules(number) for number in (1, 0))
-    return f"{shapes}{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
+    return f"{_SHAPES}{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
 
 
 def _theme_rules(theme: int) -> str:

@@ -28,7 +28,6 @@ from nsystui.base.text import safe_text
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.queries.question import SCREENS, View
 from nsystui.ui import keys
-from nsystui.ui.history import History, HistoryStep
 from nsystui.ui.loading import KeptOverview, KernelsSeen, Loading, LoadingListener, LogLoading, LogState, kept_overview
 from nsystui.ui.page import AsciiFilter, OwnPage, register_themes
 from nsystui.ui.screens import screen_of, views_on
@@ -75,6 +74,19 @@ class FileState:
     failure: str = ""
 
 
+@dataclass(frozen=True)
+class HistoryStep:
+    """The mode, the selection, and the screens of the mode with their states, before a step."""
+
+    mode: str
+    selection: Selection
+    screens: tuple[tuple[Screen[Any], Any], ...]
+
+
+_MAX_STEPS = 100
+"""Steps that can be undone: their screens stay alive."""
+
+
 class NsystuiApp(App[int], LoadingListener):
     """The screens of nsystui for one job, which all show ``selection``; for logs without exports, only their screen.
 
@@ -89,10 +101,7 @@ class NsystuiApp(App[int], LoadingListener):
     }
     DEFAULT_MODE = "overview"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "suspend_process", show=False, priority=True)]
-    CSS = """
-    Screen { layers: base prompt; }
-    .-theme-textual-unknown ModalScreen, .-theme-textual-unknown CommandPalette { background: transparent; }
-    """
+    CSS_PATH = Path(__file__).with_name("nsystui.tcss")
 
     def __init__(self, source: JobSource, look: Look = Look()) -> None:
         if not source.files:  # logs alone
@@ -108,7 +117,6 @@ class NsystuiApp(App[int], LoadingListener):
             self._filters.append(AsciiFilter())
         self.source = source
         self.sources = [source]
-        self.other_files: tuple[str, ...] = ()
         self.job: OpenJob | None = None
         self.selection = Selection()
         self.files: dict[Path, FileState] = {}
@@ -118,7 +126,7 @@ class NsystuiApp(App[int], LoadingListener):
         self.loading_now = True
         self.reasons: list[str] = []
         self._paths: tuple[Path, ...] = ()
-        self._history = History()
+        self._steps: list[HistoryStep] = []
         self._loading: Loading | None = None
         self.nccl_log = LogState(source.logs)
         self.working: Computation | None = None
@@ -308,18 +316,21 @@ class NsystuiApp(App[int], LoadingListener):
     def remember(self) -> None:
         """Add the current screens and selection to the history, before a step."""
         shown = [screen for screen in self.screen_stack if hasattr(screen, "state")]
-        step = HistoryStep(self.current_mode, self.selection, tuple((screen, screen.state()) for screen in shown))
-        for screen in filter(self._is_closed, self._history.add(step)):
-            screen.remove()
+        states = tuple((screen, screen.state()) for screen in shown)
+        self._steps.append(HistoryStep(self.current_mode, self.selection, states))
+        if len(self._steps) > _MAX_STEPS:
+            for screen, _ in self._steps.pop(0).screens:
+                if self._is_closed(screen) and not self.is_screen_installed(screen):
+                    screen.remove()
 
     def _is_closed(self, screen: Screen[Any]) -> bool:
         return all(screen not in stack for stack in self._screen_stacks.values())
 
     async def go_back(self) -> bool:
         """Undo the last step; return whether there was a step."""
-        step = self._history.take()
-        if step is None:
+        if not self._steps:
             return False
+        step = self._steps.pop()
         self.selection = step.selection
         if step.mode != self.current_mode:
             await self.switch_mode(step.mode)
@@ -339,12 +350,13 @@ class NsystuiApp(App[int], LoadingListener):
 
     def is_screen_installed(self, screen: Screen[Any] | str) -> bool:
         """Return whether going back may reopen a closed screen, which Textual must keep."""
-        return super().is_screen_installed(screen) or self._history.keeps(screen)
+        is_kept = any(screen is kept for step in self._steps for kept, _ in step.screens)
+        return is_kept or super().is_screen_installed(screen)
 
     async def _forget_steps(self) -> None:
         """Forget all steps, and end the screens that only the history keeps."""
-        while (step := self._history.take()) is not None:
-            for screen, _ in step.screens:
+        while self._steps:
+            for screen, _ in self._steps.pop().screens:
                 if screen.is_running and self._is_closed(screen):
                     await self._prune(screen)
 

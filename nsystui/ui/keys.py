@@ -29,34 +29,6 @@ class KeyBinding:
     help: str
     place_name: str
 
-    @property
-    def verb(self) -> str:
-        """The heading of the key in the help."""
-        action = self.action.partition("(")[0] or self.keys
-        return next((verb for verb, actions in VERBS.items() if action in actions), "Program")
-
-
-VERBS = {
-    "Move": (
-        *("up,down", "left,right", "move", "lane", "page", "pan", "event", "same_kind", "go_to", "next_rank"),
-        *("next_finding", "match", "other_table"),
-    ),
-    "Go": (
-        *("mode", "timeline", "nvtx_range", "back", "enter", "show_finding", "open_event", "partner"),
-        *("callers", "metrics", "behind"),
-    ),
-    "View": (
-        *("pick", "choose", "sort", "zoom", "whole", "fold", "open_rank", "expand", "path"),
-        *("collapse", "useful", "clock", "anchor", "kinds", "swap", "check"),
-    ),
-    "Select": (
-        *("filter", "search", "take_window", "window", "ranks", "devices", "only_rank", "mark"),
-        *("leave_startup_out", "selection", "clear"),
-    ),
-    "Export": ("export", "copy_row", "ncu", "trace", "compare"),
-    "Program": (),
-}
-"""Headings of the help, with their actions, or keys without an action; all other keys are under ``Program``."""
 
 PLACES = {
     "everywhere": "Everywhere", "table": "In tables", "overview": "1 Overview", "finding": "1 Overview, a finding",
@@ -128,7 +100,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
     "nccl sizes": (("enter", "⏎", "", "kernels", "the single kernels of this size; then the event"),),
     "nccl log": (
-        ("enter", "⏎", "", "open", "the calls of this op or size; the ranks of a communicator or GPU"),
+        ("enter", "⏎", "", "open", "the calls of this op; the ranks of this communicator or host"),
         ("tab", "tab", "choose('by', 1)", "", ""),
         ("shift+tab", "shift+tab", "choose('by', -1)", "", ""),
         ("slash", "/", "filter", "filter", "rows with these words: text, !text, /regex/; empty for all"),

@@ -1,4 +1,4 @@
-"""Themes; the page behind all text: the terminal's background, unless the user chooses a theme; and ASCII."""
+"""Themes, and widgets in their colours; the page behind all text, unless chosen the terminal's own; ASCII."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from textual.app import App
 from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES
+from textual.widget import Widget
 
 from nsystui.base.drawing import COLOURS
 from nsystui.base.text import ascii_glyphs
@@ -66,6 +67,19 @@ def category_style(theme: str, category: str, is_fill: bool) -> Style:
         value = text
     blend = Color.parse(value) if isinstance(value, str) else Color.parse(page).blend(Color.parse(text), value / 100)
     return Style(color=blend.rich_color, bold=(not is_fill and category in _COLOURED_WORDS["ansi"]) or None)
+
+
+class CategoryWidget(Widget):
+    """A widget that draws categories."""
+
+    def words_style(self, category: str) -> Style:
+        """Return the style of words about a category."""
+        return self.rich_style + category_style(self.app.theme, category, is_fill=False)
+
+    def fill_style(self, category: str) -> Style:
+        """Return the style of blocks of a category, or of two, one before the other: ``compute/nccl``."""
+        front, *behind = (category_style(self.app.theme, name, is_fill=True) for name in category.split("/"))
+        return self.rich_style + front + (Style(bgcolor=behind[0].color) if behind else Style())
 
 
 class OwnPage(LineFilter):

@@ -235,12 +235,6 @@ class Palette(CommandPalette, ThrottledScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+p", "escape", "close", show=False)]
 
-    DEFAULT_CSS = """
-    Palette > Vertical { margin-top: 1; }
-    Palette CommandList { text-wrap: nowrap; text-overflow: ellipsis; }
-    Palette SearchIcon, Palette LoadingIndicator, Palette LoadingIndicator.--visible { display: none; }
-    """
-
     def __init__(self) -> None:
         super().__init__(
             providers=[EverythingProvider],

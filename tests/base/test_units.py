@@ -13,7 +13,6 @@ from nsystui.base.answer import FILES_ONLY, Column, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Window, parse_numbers, parse_window
 from nsystui.base.units import (
-    DecimalLayout,
     Wording,
     align_decimal,
     format_value,
@@ -117,13 +116,6 @@ def test_aligned_cells_have_one_width_and_lose_nothing(values, unit):
     assert len({len(cell) for cell in aligned}) <= 1
     assert [cell.replace(" ", "") for cell in aligned] == [cell.replace(" ", "") for cell in cells]
     assert len({cell.index(".") for cell in aligned if "." in cell}) <= 1
-
-
-def test_a_layout_serves_values_that_it_has_not_seen():
-    layout = DecimalLayout.of(["2.453 ms", "320 µs"])
-    assert layout.pad("1.5 ms") == "  1.5   ms"
-    assert len(layout.pad("1.5 ms")) == layout.width
-    assert layout.pad("45,296 s") == "45,296      s"  # too wide: it sticks out, whole
 
 
 @given(st.one_of(st.floats(-1e12, 1e12), st.integers(-(10**9), 10**9).map(lambda n: n / 100)), st.integers(0, 5))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nsystui.base.errors import UsageError
-from nsystui.commands.open import NamedFiles, named_files
+from nsystui.commands.open import named_files
 from nsystui.exports.nccl_log.files import LOOKED_AT, FileKind, kind_of
 
 LINE = b"n0:1:7 [0] NCCL INFO NET/IB : No device found.\n"
@@ -69,25 +69,25 @@ class TestKinds:
 class TestTogether:
     def test_logs_alone(self, log, tmp_path):
         other = written(tmp_path / "nccl.10.log.gz", gzip.compress(LINE))
-        assert named_files([other, log], None) == NamedFiles((), (log, other))
+        assert named_files([other, log], None) == ((), (log, other))
 
     def test_a_log_without_a_line_of_nccl_goes_with_the_others(self, log, tmp_path):
         quiet = written(tmp_path / "nccl.1.log", b"hello\n")
-        assert named_files([log, quiet], None).logs == (log, quiet)
+        assert named_files([log, quiet], None)[1] == (log, quiet)
 
     def test_a_quoted_glob(self, log, tmp_path):
-        assert named_files([str(tmp_path / "nccl*.log")], None).logs == (log,)
+        assert named_files([str(tmp_path / "nccl*.log")], None)[1] == (log,)
 
     def test_exports_alone_stay_as_they_were_named(self, export, tmp_path):
-        assert named_files([str(tmp_path)], None) == NamedFiles((str(tmp_path),))
-        assert named_files([export], None) == NamedFiles((export,))
+        assert named_files([str(tmp_path)], None) == ((str(tmp_path),), ())
+        assert named_files([export], None) == ((export,), ())
 
     def test_both(self, export, log, tmp_path):
-        assert named_files([export], [str(tmp_path / "*.log")]) == NamedFiles((export,), (log,))
+        assert named_files([export], [str(tmp_path / "*.log")]) == ((export,), (log,))
 
     def test_neither_is_left_to_the_opening_of_exports(self, tmp_path):
         path = written(tmp_path / "notes.txt", b"hello\n")
-        assert named_files([path], None) == NamedFiles((path,))
+        assert named_files([path], None) == ((path,), ())
 
     def test_only_a_few_of_many_names_are_written_out(self, export, tmp_path):
         logs = [written(tmp_path / f"nccl.{number}.log", LINE) for number in range(9)]

@@ -27,6 +27,8 @@ DARK = Look(is_page_light=False)
 class WidgetApp(App[None]):
     """Widgets alone, the lines of the first widget, and their messages."""
 
+    CSS_PATH = NsystuiApp.CSS_PATH
+
     def __init__(self, *widgets: Any) -> None:
         super().__init__()
         self.widgets = widgets
@@ -173,6 +175,6 @@ async def answer(app: NsystuiApp, pilot: Any, text: str, *keys: str) -> NsystuiA
     """Submit ``text`` in the open prompt or the prompt that ``keys`` open, and return the program."""
     if keys:
         await pilot.press(*keys)
-    app.screen.prompt.value = text
+    app.screen.prompt.input.value = text
     await pilot.press("enter")
     return app

@@ -8,7 +8,7 @@ from nsystui.base.selection import NameFilter
 from nsystui.questions.queries.question import SCREENS
 from nsystui.questions.queries.registry import views_of
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, Severity
-from nsystui.ui.doors import show_finding
+from nsystui.ui.screens.findings import show_finding
 from nsystui.ui.screens.overview import OverviewScreen
 
 pytestmark = pytest.mark.campaign

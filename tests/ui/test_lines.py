@@ -142,7 +142,7 @@ async def test_a_prompt_takes_a_text_that_will_do_or_is_cancelled():
         table.focus()
         (await rested(pilot)).prompt.ask("/", "nvj", str.upper, app.answers.append)
         await pilot.pause()
-        assert (await press(pilot, "e", "t")).prompt.value == "nvjet" and app.query_one(
+        assert (await press(pilot, "e", "t")).prompt.input.value == "nvjet" and app.query_one(
             WindowTable
         ).size.height == height == 21
         assert app.query_one(Input).cursor_blink is False

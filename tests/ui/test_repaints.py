@@ -9,8 +9,8 @@ from textual._compositor import ChopsUpdate
 from textual.screen import Screen
 from textual.strip import Strip
 
-from nsystui.ui.widgets import compositor
-from nsystui.ui.widgets.compositor import ChangedCells, paint_sparingly
+from nsystui.ui.widgets import repainting
+from nsystui.ui.widgets.repainting import ChangedCells, paint_sparingly
 
 WIDTH, HEIGHT = 20, 3
 
@@ -40,7 +40,7 @@ def test_changed_cells_alone_give_the_screen_of_textual_with_fewer_bytes():
 
 
 def test_textuals_own_way_stays_where_the_sparing_one_fails(monkeypatch):
-    monkeypatch.setattr(compositor, "Control", object())
+    monkeypatch.setattr(repainting, "Control", object())
     assert update(ChangedCells) == update(ChopsUpdate)
 
 

@@ -15,7 +15,7 @@ from nsystui.base.selection import Window
 from nsystui.exports.metadata import tid_of
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.pictures.gpu import held_back, mean
-from nsystui.ui.pictures.zoom import inside, zoomed
+from nsystui.ui.pictures.selection import inside, zoomed
 from nsystui.ui.screens.gpu import GpuScreen
 from nsystui.ui.screens.timeline import TimelineScreen
 from nsystui.ui.widgets.lane_chart import LaneChart, LaneLine

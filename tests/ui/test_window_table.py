@@ -6,18 +6,18 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from jobs import WidgetApp, becomes, kept_at_work, press, resize, rested, shown
 from textual.binding import Binding
 from textual.message import Message
 
-from nsystui.base.answer import COUNT, FILES_ONLY, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import COUNT, FILES_ONLY, Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.text import width_of
 from nsystui.base.units import Wording
-from nsystui.ui.widgets.pages import PageCache
+from nsystui.ui.widgets.pages import PageCache, RowWindow
 from nsystui.ui.widgets.table_layout import ColumnMeasure, PieceKind, TableLayout, place_columns, set_text
-from nsystui.ui.widgets.window import RowWindow
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
 COLUMNS = (
@@ -305,9 +305,16 @@ class TableApp(WidgetApp):
         return [message for message in self.heard if isinstance(message, kind)]
 
 
+def table_of(answer: Answer, empty_text: str = "", **options: Any) -> WindowTable:
+    table = WindowTable(**options)
+    table.empty_text = empty_text
+    table.set_answer(answer)
+    return table
+
+
 async def test_ten_million_rows_open_by_asking_for_one_page():
     answer = Numbered(rows=10_000_000)
-    async with shown(TableApp(WindowTable(answer))) as (app, pilot):
+    async with shown(TableApp(table_of(answer))) as (app, pilot):
         assert answer.asked == [(0, 200)] and "total" in app.lines()[0] and app.lines()[1].startswith("▸")
         await pilot.press("end")
         assert answer.asked == [(0, 200), (9_999_800, 200)] and app.table.cursor_row == 9_999_999
@@ -316,7 +323,7 @@ async def test_ten_million_rows_open_by_asking_for_one_page():
 
 
 async def test_keys_move_the_cursor_and_enter_selects():
-    async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
+    async with shown(TableApp(table_of(Numbered()))) as (app, pilot):
         keys = ("down", "j", "j", "k", "up", "pagedown", "ctrl+f", "pageup", "ctrl+b", "G", "home", "end", "g", "up")
         visited = [(await press(pilot, key)).table.cursor_row for key in keys]
         assert visited == [1, 2, 3, 2, 1, 24, 47, 24, 1, 999, 0, 999, 0, 0]
@@ -332,7 +339,7 @@ async def test_keys_move_the_cursor_and_enter_selects():
 
 
 async def test_a_new_answer_starts_at_the_top_or_keeps_the_place():
-    async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
+    async with shown(TableApp(table_of(Numbered()))) as (app, pilot):
         await pilot.press(*["pagedown"] * 3, "down")
         row, line = app.table.cursor_row, next(y for y, text in enumerate(app.lines()) if text.startswith("▸"))
         for rows, is_kept, place, shown_at in ((1000, True, row, line), (3, True, 2, 3), (1000, False, 0, 1)):
@@ -351,7 +358,7 @@ RANKS = (
 @pytest.mark.parametrize("is_kept", [True, False])
 async def test_the_cursor_goes_with_its_row_into_another_answer(is_kept):
     rows = [(0, 0, "a"), (3, 1, "a"), (0, 2, "b"), (9, 3, "b")]
-    async with shown(TableApp(WindowTable(TableAnswer("ranks", RANKS, rows)))) as (app, pilot):
+    async with shown(TableApp(table_of(TableAnswer("ranks", RANKS, rows)))) as (app, pilot):
         app.table.set_answer(TableAnswer("ranks", RANKS, rows[::-1]), is_kept)
         assert app.table.current_values["rank"] == 3, "it was never moved: it stays at the top"
         await press(pilot, "down")
@@ -376,25 +383,26 @@ async def test_enter_before_there_are_rows_opens_the_first_when_they_are_there()
 
 async def test_an_empty_answer_says_why():
     empty_text = "No NVTX ranges: record with -t nvtx, which " + "costs " * 20
-    async with shown(TableApp(WindowTable(Numbered(rows=0), empty_text=empty_text))) as (app, pilot):
+    async with shown(TableApp(table_of(Numbered(rows=0), empty_text=empty_text))) as (app, pilot):
         assert app.lines()[1].startswith("  No NVTX ranges") and app.lines()[2].startswith("  costs")
         await pilot.press("down", "end", "enter", "pagedown", "right")
         assert app.heard == [] and app.table.current_row is None and app.table.row_count == 0
     async with shown(TableApp(WindowTable())) as (app, pilot):  # without an answer nothing breaks
-        app.table.sort_next_column()
-        assert (await press(pilot, "down", "enter", "end")).heard == []
+        app.table.pick_order()
+        assert (await press(pilot, "s", "down", "enter", "end")).heard == []
 
 
 async def test_sorting_is_asked_of_the_screen():
-    async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
+    async with shown(TableApp(table_of(Numbered()))) as (app, pilot):
         table = app.table
-        table.sort_next_column()
+        for _ in range(2):
+            table.pick_order()
+            await pilot.press("s")
         table.mark_sorted("total", True)
-        table.sort_next_column(-1)
         table.sort_by("name")
         await pilot.pause()
         asked = [(message.key, message.descending) for message in app.of(SortRequested)]
-        assert asked == [("total", True), ("name", False), ("name", False)]
+        assert asked == [("total", True), ("count", True), ("name", False)]
         assert table.sorted_by == ("total", True), "until the screen has sorted, the heading stays"
         for mark, is_marked in ((("grid", False), True), ((None,), False)):
             table.mark_sorted(*mark)
@@ -403,17 +411,17 @@ async def test_sorting_is_asked_of_the_screen():
 
 async def test_text_from_a_file_is_neither_markup_nor_escape_sequence():
     evil = "std::string f[abi:cxx11](int) <[/foo]>\x1b]0;title\x07\n[bold]"
-    async with shown(TableApp(WindowTable(Numbered(1, lambda n: (1, 1, "", 1.0, evil)))), (120, 24)) as (app, _):
+    async with shown(TableApp(table_of(Numbered(1, lambda n: (1, 1, "", 1.0, evil)))), (120, 24)) as (app, _):
         assert "std::string f[abi:cxx11](int) <[/foo]>␛]0;title␇␊[bold]" in app.lines()[1]
 
 
 async def test_a_tree_prefix_and_categories():
-    table = WindowTable(
+    table = table_of(
         Numbered(make=lambda n: (n, n, "g", 1.0, f"ncclDevKernel{n}")),
         elastic="name",
-        prefix=lambda row: "  " * row + "▶ ",
         row_style=lambda values: "nccl" if values["count"] % 2 else None,
     )
+    table.prefix = lambda row: "  " * row + "▶ "
     async with shown(TableApp(table)) as (app, _):
         assert "  ▶ g" in app.lines()[2]
         strip = table.render_line(2)
@@ -422,13 +430,13 @@ async def test_a_tree_prefix_and_categories():
 
 
 async def test_keys_can_be_left_to_the_screen():
-    async with shown(TableApp(WindowTable(Numbered(), free_keys={"g", "left"}))) as (app, pilot):
+    async with shown(TableApp(table_of(Numbered(), free_keys={"g", "left"}))) as (app, pilot):
         await pilot.press("down", "g", "left", "right", "home")
         assert app.keys == ["g", "left"] and app.table.cursor_row == 0
 
 
 async def test_a_table_that_is_cut_says_so_in_its_title_and_with_a_scrollbar():
-    async with shown(TableApp(WindowTable(Numbered(rows=100))), (60, 12)) as (app, pilot):
+    async with shown(TableApp(table_of(Numbered(rows=100))), (60, 12)) as (app, pilot):
         app.table.entitle("Kernels", "by total time")
         lines = (await rested(pilot)).lines()
         assert lines[0] == "Kernels  10 of 100, by total time" and lines[2].startswith("▸")
@@ -443,20 +451,20 @@ async def test_a_table_that_is_cut_says_so_in_its_title_and_with_a_scrollbar():
 
 @pytest.mark.campaign
 async def test_long_names_can_be_moved_along_and_a_smaller_terminal_keeps_the_cursor_in_sight():
-    async with shown(TableApp(WindowTable(Numbered())), (60, 24)) as (app, pilot):
+    async with shown(TableApp(table_of(Numbered())), (60, 24)) as (app, pilot):
         before = app.lines()[1]
         assert before.endswith("vectori… ▐")
         assert "…" in (await press(pilot, "greater_than_sign", ">")).lines()[1] and app.lines()[1] != before
         assert (await press(pilot, *["right"] * 10)).lines()[1].split()[-2].endswith("(int)")
         assert (await press(pilot, *["left"] * 10)).lines()[1] == before
-    async with shown(TableApp(WindowTable(Numbered())), (120, 30)) as (app, pilot):
+    async with shown(TableApp(table_of(Numbered())), (120, 30)) as (app, pilot):
         assert "grid" in (await press(pilot, *["down"] * 25)).lines()[0]
         assert "grid" not in (await resize(pilot, 50, 12)).lines()[0] and len(app.lines()) == 12
         assert any(line.startswith("▸") for line in app.lines())
 
 
 async def test_a_click_moves_selects_and_sorts_and_the_cursor_shows_whether_the_table_has_the_focus():
-    async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
+    async with shown(TableApp(table_of(Numbered()))) as (app, pilot):
         for is_selected in (False, True):
             await pilot.click(WindowTable, offset=(5, 4))
             selected = [RowSelected(app.table, 3)] if is_selected else []
@@ -474,7 +482,7 @@ async def test_a_click_moves_selects_and_sorts_and_the_cursor_shows_whether_the_
 
 async def test_the_row_under_the_cursor_has_a_stacked_bar_as_the_others_have():
     rows = [(80.0, 50.0, 20.0, 60.0)] * 2
-    async with shown(TableApp(WindowTable(TableAnswer("busy", BUSY, rows, 2)))) as (app, _):
+    async with shown(TableApp(table_of(TableAnswer("busy", BUSY, rows, 2)))) as (app, _):
         here, below = ([(s.text, s.style) for s in app.table.render_line(y) if "█" in s.text] for y in (1, 2))
         assert app.table.cursor_row == 0 and app.table.has_focus and here == below != []
 
@@ -484,7 +492,7 @@ async def test_a_page_that_fails_is_said_and_survived():
         raise OSError("disk I/O error")
 
     for background in (False, True):
-        async with shown(TableApp(WindowTable(Numbered(make=broken), background=background))) as (app, pilot):
+        async with shown(TableApp(table_of(Numbered(make=broken), background=background))) as (app, pilot):
             assert "could not be read: disk I/O error" in app.lines()[1]
             assert len(app.of(PageFailed)) == 1 and app.table.current_row is None
             app.table.set_answer(Numbered())
@@ -504,7 +512,7 @@ class Slow(Numbered):
 
 async def test_in_the_background_placeholders_stand_until_rows_arrive():
     answer = Slow(rows=10_000)
-    app = TableApp(WindowTable(answer, background=True))
+    app = TableApp(table_of(answer, background=True))
     async with kept_at_work(app) as rest:
         assert await becomes(lambda: app.lines()[1:2] == [f"{'▸ …':<79}▐"]) and app.table.current_row is None
         answer.gate.set()
@@ -525,7 +533,7 @@ async def test_in_the_background_placeholders_stand_until_rows_arrive():
 
 async def test_an_answer_that_was_replaced_while_its_page_was_on_the_way():
     old = Slow(rows=50, make=lambda n: (n, n, "", 0.0, "old"))
-    app = TableApp(WindowTable(old, background=True))
+    app = TableApp(table_of(old, background=True))
     async with kept_at_work(app) as rest:
         assert await becomes(lambda: app.table.size.height > 0)
         app.table.set_answer(Numbered(rows=50, make=lambda n: (n, n, "", 0.0, "new")))

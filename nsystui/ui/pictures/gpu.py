@@ -37,7 +37,7 @@ from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
-from nsystui.ui.pictures.zoom import inside
+from nsystui.ui.pictures.selection import inside, span_words
 from nsystui.ui.widgets.panels import TextPart, wrapped
 from nsystui.ui.widgets.strip_chart import Lane
 
@@ -394,17 +394,10 @@ def _work_lanes(gpu: GpuLanes, parts: Sequence[str], height: int, halves: bool) 
 # -- a rank and the median rank ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ComparedLanes:
-    """The lanes of a rank and the median rank over the selected time; steps as in ``GpuPicture``."""
-
-    window: Window
-    lanes: tuple[Lane, ...]
-    steps: tuple[tuple[int, str], ...]
-
-
-def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, height: int) -> ComparedLanes:
-    """Return the lanes of a rank, and below, of the rank with median compute. Blocks."""
+def compared_lanes(
+    job: OpenJob, selection: Selection, rank: int, columns: int, height: int
+) -> tuple[Window, list[Lane], Sequence[tuple[int, str]]]:
+    """Return the selected time, the lanes of a rank and of the rank with median compute, and the steps. Blocks."""
     window = job.extent(selection)
     busy = job.busy(selection)
     lanes: list[Lane] = []
@@ -413,7 +406,7 @@ def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, 
         for gpu in _gpus(job, selection, rank_busy, window, _bins_in(window, columns), ()):
             label = gpu.title if number == rank else f"{gpu.title}, median"
             lanes += [replace(lane, label=label) for lane in _work_lanes(gpu, _occurring(busy, window), height, False)]
-    return ComparedLanes(window, tuple(lanes), _steps(job, busy, window))
+    return window, lanes, _steps(job, busy, window)
 
 
 # -- the details ------------------------------------------------------------------------------------------------------
@@ -431,8 +424,7 @@ def detail_lines(
     ``columns`` of ``times`` (ns) are under the cursor or ``marked``.
     """
     gpu = picture.gpus[picture.owners[lane]]
-    start, length = format_value(Unit.TIME, times[0]), format_value(Unit.DURATION, times[1] - times[0])
-    when = [("marked " if marked else "column ", ""), (f"{start} + {length}", "bold")]
+    when = [("marked " if marked else "column ", ""), (span_words(Window(*times)), "bold")]
     lines: list[_Line] = [[(_device_words(gpu), "bold")], [*when, ("   enter selects it for every screen", "dim")]]
     lines += wrapped(_work_values(gpu, picture.parts, columns), width)
     shares = [(metric, mean(metric.bins, columns)) for metric in gpu.metrics]

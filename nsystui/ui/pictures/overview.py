@@ -25,21 +25,12 @@ PARTS = ("kernels", "exposed_nccl", "memory_only", "graph_only")
 
 
 @dataclass(frozen=True)
-class Held:
-    """Events of one canonical table that the reports contain."""
-
-    table: str
-    what: str
-    count: int
-
-
-@dataclass(frozen=True)
 class OverviewPicture:
     """The overview of a job under a selection.
 
     ``spent`` is the time of all ``devices`` (``None`` without any). ``strips`` has the mean share of each of `PARTS` in
-    each bin (NaN if no device was recording; empty if the reports share no clock or have no device). ``held`` is in the
-    order of the canonical tables.
+    each bin (NaN if no device was recording; empty if the reports share no clock or have no device). ``held``
+    has the canonical tables with events, and their counts.
     """
 
     facts: JobFacts
@@ -49,7 +40,7 @@ class OverviewPicture:
     tasks: TableAnswer
     kernels: Answer
     diagnostics: TableAnswer
-    held: tuple[Held, ...]
+    held: tuple[tuple[canonical.CanonicalTable, int], ...]
     ranks: tuple[RankedTask, ...]
 
 
@@ -93,9 +84,9 @@ def overview_picture(job: OpenJob, selection: Selection, bins: int) -> OverviewP
     windows = extents(job.session, selection)  # the window in which a report is judged, also for its devices
     parts_of_devices = [device.breakdown(windows[device.device.task.task.report]) for device in busy.gpus]
     events = [table for table in canonical.TABLES if "row" in table.field_names]
-    counted = [Held(table.name, table.what, job.session.count(table)) for table in events]
     spent = sum(parts_of_devices, NOTHING) if parts_of_devices else None
-    strips, held = _strips(set(windows.values()), busy, bins), tuple(events for events in counted if events.count)
+    held = tuple((table, count) for table in events if (count := job.session.count(table)))
+    strips = _strips(set(windows.values()), busy, bins)
     return OverviewPicture(facts, spent, len(busy.gpus), strips, tasks, kernels, diagnostics, held, job.ranks)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
@@ -16,15 +15,16 @@ from nsystui.questions.queries.question import SCREENS
 from nsystui.questions.queries.registry import view_of_table
 from nsystui.ui import keys
 from nsystui.ui.widgets.panels import TextPart, wrapped
-from nsystui.ui.widgets.plots import BLOCKS, NO_DATA
+from nsystui.ui.widgets.stacks import stack_cells
 
 if TYPE_CHECKING:
+    from nsystui.exports.canonical import CanonicalTable
     from nsystui.questions.gpu.device_time import Breakdown
     from nsystui.questions.ranks.overview import JobFacts
     from nsystui.questions.triage.finding import Finding
     from nsystui.questions.triage.run import Triage
     from nsystui.ui.app import FileState
-    from nsystui.ui.pictures.overview import Held, IdlePicture, OverviewPicture
+    from nsystui.ui.pictures.overview import IdlePicture, OverviewPicture
 
 
 _Line = list[TextPart]
@@ -207,48 +207,16 @@ def idle_lines(idle: IdlePicture, width: int, max_lines: int = 2) -> list[_Line]
 def stacked(strips: Sequence[Sequence[float]], width: int, rows: int, coloured: bool) -> list[_Line]:
     """Return shares of the same columns on top of each other: ``rows`` lines of ``width`` cells, the top line first.
 
-    A cell shows two parts, as block and background, if one ends in it and the next fills it. Without colours the stack
-    has the shape of its sum.
+    Without colours the stack has the shape of its sum.
     """
-    columns = [_levels([strip[column * len(strip) // width] for strip in strips], rows) for column in range(width)]
+    stack = tuple((category, strip) for (_, _, category, _), strip in zip(_PARTS, strips, strict=False))
+    if not coloured:
+        stack = (("", [sum(shares) for shares in zip(*strips, strict=True)]),)
     lines = []
-    for row in reversed(range(rows)):
-        line: _Line = []
-        for levels in columns:
-            glyph, style = _stack_cell(levels if coloured else levels and levels[-1:], row * 8)
-            style = style if coloured else ""
-            if line and line[-1][1] == style:
-                line[-1] = (line[-1][0] + glyph, style)
-            else:
-                line.append((glyph, style))
-        lines.append(line)
+    for cells in stack_cells(stack, width, rows):
+        runs = groupby(cells, key=lambda cell: "/".join(filter(None, cell[1:])) if coloured else "")
+        lines.append([("".join(glyph for glyph, *_ in run), style) for style, run in runs])
     return lines
-
-
-def _levels(shares: Sequence[float], rows: int) -> list[int] | None:
-    """Return the height that each part reaches, in eighths of a row; ``None`` if nothing was recorded."""
-    if any(math.isnan(share) for share in shares):
-        return None
-    sums = list(accumulate(shares))
-    levels = [round(min(share, 1.0) * rows * 8) for share in sums]
-    if sums[-1] > 0 and not levels[-1]:  # a little work must not look like no work
-        largest = list(shares).index(max(shares))
-        levels = [int(part >= largest) for part in range(len(shares))]
-    return levels
-
-
-def _stack_cell(levels: Sequence[int] | None, bottom: int) -> tuple[str, str]:
-    """Return the glyph of a cell, and its style: one category, or two as ``lower/upper``."""
-    if levels is None:
-        return (NO_DATA if not bottom else " ", "idle")
-    inside = [min(max(level - bottom, 0), 8) for level in levels]
-    amounts = [(top - low, _PARTS[part][2]) for part, (low, top) in enumerate(pairwise([0, *inside])) if top > low]
-    if not amounts:
-        return " ", ""
-    if inside[-1] == 8 and len(amounts) > 1:
-        lower = amounts[0]
-        return BLOCKS[lower[0] - 1], f"{lower[1]}/{max(amounts[1:])[1]}"
-    return BLOCKS[inside[-1] - 1], max(amounts)[1]
 
 
 # -- remarks ----------------------------------------------------------------------------------------------------------
@@ -340,12 +308,12 @@ def with_findings(tasks: TableAnswer, findings: Sequence[Finding], limit: int = 
     return replace(tasks, columns=(*tasks.columns, Column("findings", header="Findings", label="finding")), rows=rows)
 
 
-def held_answer(held: Sequence[Held]) -> TableAnswer:
+def held_answer(held: Iterable[tuple[CanonicalTable, int]]) -> TableAnswer:
     """Return the recorded events of a job without GPU work, and the screens that show them."""
     rows = [
-        (events.count, keys.with_key(SCREENS[view.question.rows.home]), events.what)
-        for events in held
-        if (view := view_of_table(events.table)) is not None
+        (count, keys.with_key(SCREENS[view.question.rows.home]), table.what)
+        for table, count in held
+        if (view := view_of_table(table.name)) is not None
     ]
     return TableAnswer("contents", HELD_COLUMNS, tuple(sorted(rows, reverse=True)))
 

@@ -43,7 +43,7 @@ from nsystui.questions.timeline.picture import (
 )
 from nsystui.store import tables
 from nsystui.ui.pictures.details import event_details
-from nsystui.ui.pictures.zoom import inside
+from nsystui.ui.pictures.selection import inside
 from nsystui.ui.widgets.lane_chart import LaneLine
 from nsystui.ui.widgets.panels import TextPart
 

@@ -14,7 +14,7 @@ _MAKERS = {
     "nvtx names": "screens.nvtx:NvtxNamesScreen", "diagnostics": "screens.capture:DiagnosticsScreen",
     "output": "screens.capture:JobOutputScreen", "files": "screens.capture:FilesScreen",
     "contents": "screens.capture:ContentsScreen", "metrics": "screens.gpu:MetricsScreen",
-    "network": "screens.gpu:NetworkScreen", "GPU memory": "screens.gpu_memory:GpuMemoryScreen",
+    "network": "screens.gpu:NetworkScreen", "GPU memory": "screens.gpu:GpuMemoryScreen",
     "GPU work": "screens.nvtx:RangeWorkScreen", "palette": "palette:Palette", "recipe": "screens.recipe:RecipeScreen",
     "recipe map": "screens.recipe:RecipeMapScreen", "comparison": "screens.diff:comparison_with",
 }  # fmt: skip

@@ -21,7 +21,7 @@ from nsystui.ui import keys
 from nsystui.ui.page import key_name
 from nsystui.ui.pictures.selection import crumbs_of, describe
 from nsystui.ui.screens import screen_of, views_on
-from nsystui.ui.screens.exporting import ExportingScreen
+from nsystui.ui.screens.asking import AskingScreen
 from nsystui.ui.widgets.frame import CRUMB, Choice, ChoiceLine, KeyLine, SelectionLine, TitleLine
 from nsystui.ui.widgets.panels import NoteLines
 from nsystui.ui.widgets.prompt import LinePrompt
@@ -168,7 +168,7 @@ class ScreenState:
     focused: Widget | None
 
 
-class JobScreen(ExportingScreen):
+class JobScreen(AskingScreen):
     """The base of all screens on a job.
 
     ``MODE_KEY`` is the key of its mode; ``PLACES`` are the places of its keys (``ui.keys``), most specific first, from
@@ -457,7 +457,6 @@ class JobScreen(ExportingScreen):
     async def action_nvtx_range(self) -> None:
         """Go to the NVTX range around the event under the cursor."""
         from nsystui.questions.nvtx.around import range_around
-        from nsystui.ui.doors import show_event
 
         key, job = self.event_here(), self.job
         if key is None or job is None:
@@ -467,7 +466,7 @@ class JobScreen(ExportingScreen):
         if enclosing.key is None:
             self.say(enclosing.reason)
         elif self.is_current and key == self.event_here():
-            show_event(self.explorer, enclosing.key, "nvtx")
+            self.go_to_event(enclosing.key, "nvtx")
             if enclosing.reason:
                 self.say(enclosing.reason)
 
@@ -512,23 +511,14 @@ class JobScreen(ExportingScreen):
         self.lay_over(screen_of("palette"))
 
     def open_question(self, question: Question) -> None:
-        """Open a question's table or map, or ask for a comparison's other side."""
+        """Open a question's table or map, or ask for the ranks to compare."""
         if not self.has_job():
             return
-        if question.rows.home != COMPARISON:
+        if question.rows.home == COMPARISON:
+            find = partial(screen_of, "comparison", self.job, self.selection)
+            self.prompt.ask("compare ranks A -- B (two jobs: nsystui diff A… -- B…)", "", find, self.lay_over)
+        else:
             self.lay_over(screen_of("recipe" if question.map is None else "recipe map", question))
-            return
-        groups = ", or ranks A -- B" if self.job is not None and len(self.job.ranks) > 1 else ""
-
-        def compare(other: Screen[None] | tuple[str, ...]) -> None:
-            if isinstance(other, tuple):
-                self.explorer.other_files = other  # the application for comparisons follows
-                self.action_quit()
-            else:
-                self.lay_over(other)
-
-        find = partial(screen_of, "comparison", self.job, self.selection)
-        self.prompt.ask(f"compare with a path{groups}", "", find, compare)
 
     def select_window(self, window: Window) -> None:
         self.explorer.select(self.selection.with_window(window))

@@ -8,7 +8,6 @@ from nsystui.questions.capture.job_output import output_table
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.registry import view_of_table
 from nsystui.questions.queries.reports import contents_table, diagnostics_table
-from nsystui.ui.doors import show_view
 from nsystui.ui.pictures.overview_lines import files_answer
 from nsystui.ui.screens.table import TableScreen, TextTableScreen
 
@@ -45,7 +44,7 @@ class ContentsScreen(TableScreen):
         elif table == "diagnostics":
             self.lay_over(DiagnosticsScreen())
         elif (view := view_of_table(table)) is not None:
-            self.app.call_later(show_view, self.explorer, view.name)
+            self.app.call_later(self.go_to_view, view.name)
         else:
             self.say("no screen shows these rows yet")
 

@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from nsystui.base.answer import Row
 from nsystui.base.selection import Selection, Window
-from nsystui.ui.pictures.zoom import panned, zoomed
+from nsystui.ui.pictures.selection import panned, zoomed
 from nsystui.ui.screens.base import JobScreen, ScreenState
 from nsystui.ui.widgets.panels import PartLines
 from nsystui.ui.widgets.strip_chart import StripChart
@@ -21,8 +21,6 @@ from nsystui.ui.widgets.window_table import WindowTable
 
 class ChartScreen(JobScreen):
     """A chart, or the reason why nothing is drawn. A subclass makes the chart, and sets the height of ``#detail``."""
-
-    DEFAULT_CSS = "ChartScreen #empty { display: none; }"
 
     make_chart: Callable[[], Widget]
     """Make the chart, which takes the keys."""

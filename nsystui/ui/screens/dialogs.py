@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import ClassVar
 
 from textual import events, on
@@ -34,15 +36,6 @@ _MIN_WIDTH = 20
 class TextDialog(ModalScreen[None], ThrottledScreen[None]):
     """Shows lines of text; a subclass binds the closing keys, and may be wider."""
 
-    DEFAULT_CSS = """
-    TextDialog { align: center middle; }
-    TextDialog VerticalScroll {
-        width: 78; max-width: 100%; height: auto; max-height: 100%; border: round $foreground; padding: 0 1;
-        background: $background;
-    }
-    TextDialog Static { width: 1fr; }
-    """
-
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__()
         self.lines = tuple(map(safe_text, lines))
@@ -53,21 +46,20 @@ class TextDialog(ModalScreen[None], ThrottledScreen[None]):
 
 
 def help_lines(places: Sequence[str], key_name: Callable[[str], str] = str, width: int = HELP_WIDTH) -> list[str]:
-    """Return the help: the keys of ``places`` by verb, the screen's keys first, and the definitions of table words.
+    """Return the help: the keys of each place, the screen's first, and the definitions of table words.
 
     Lines have at most ``width`` cells; ``key_name`` returns the displayed name of a key.
     """
-    groups: dict[str, list[str]] = {verb: [] for verb in keys.VERBS}
-    for key in keys.keys_of(places):
-        if key.help:
+    lines: list[str] = []
+    explained = (key for key in keys.keys_of(places) if key.help)
+    for place_name, place_keys in groupby(explained, attrgetter("place_name")):
+        lines.append(keys.PLACES[place_name])
+        for key in place_keys:
             margin = f"  {key_name(key.shown):9} "
-            groups[key.verb] += textwrap.wrap(
+            lines += textwrap.wrap(
                 key.help, width, initial_indent=margin, subsequent_indent=" " * len(margin), break_on_hyphens=False
             )
-    lines = [keys.PLACES[places[0]], ""]
-    for verb, entries in groups.items():
-        if entries:
-            lines += [verb, *entries, ""]
+        lines.append("")
     words = [f"  {line}" for name in places for line in word_lines(name, width - 2)]
     return [*lines, "Words", *words, ""] if words else lines
 
@@ -87,14 +79,6 @@ class ChoiceList(ModalScreen[int | None], ThrottledScreen[int | None]):
     """A list of options: a letter or Enter chooses."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss(None)", "back")]
-
-    DEFAULT_CSS = """
-    ChoiceList { align: center middle; }
-    ChoiceList OptionList, ChoiceList OptionList:focus {
-        width: auto; height: auto; max-width: 100%; max-height: 100%; border: round $foreground;
-        background: $background;
-    }
-    """
 
     def __init__(self, choice: Choice) -> None:
         super().__init__()
@@ -124,8 +108,6 @@ class HelpScreen(TextDialog):
     """The help with the keys of some places."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,question_mark,enter", "dismiss", "close")]
-
-    DEFAULT_CSS = f"HelpScreen VerticalScroll {{ width: {HELP_WIDTH}; }}"
 
     def __init__(self, places: Sequence[str], key_name: Callable[[str], str] = str) -> None:
         super().__init__(())

@@ -15,10 +15,10 @@ from nsystui.base.units import format_value
 from nsystui.questions.efficiency import tables
 from nsystui.questions.efficiency.result import Efficiency, Factor, Useful, device_factors, efficiency, host_factors
 from nsystui.questions.job.job import OpenJob
-from nsystui.ui.doors import show_view
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.panels import PartLines, TextPart
+from nsystui.ui.widgets.repainting import in_background
 
 _Line = list[TextPart]
 
@@ -95,8 +95,6 @@ class EfficiencyScreen(TableScreen):
     PLACES = ("efficiency", "table", "everywhere")
     NO_TIME = "these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy"
 
-    DEFAULT_CSS = "EfficiencyScreen #factors { margin-bottom: 1; }"
-
     what = "breakdown"
     useful = Useful.POP
     _result: Efficiency | None = None
@@ -146,19 +144,17 @@ class EfficiencyScreen(TableScreen):
         self.say(self.useful.words)
         self.job_changed()
 
-    def open_row(self) -> None:
-        self.run_worker(self._open(), exit_on_error=False)
-
-    async def _open(self) -> None:
+    @in_background("open")
+    async def open_row(self) -> None:
         values = self.values()
         metric, rank = values.get("metric"), values.get("rank")
         if isinstance(metric, str):
             if metric in _EXPLAINED_BY:
-                await show_view(self.explorer, _EXPLAINED_BY[metric])
+                await self.go_to_view(_EXPLAINED_BY[metric])
             else:
                 self.say("this is the product of the factors below: open one of them")
         elif rank == tables.EVERYTHING:
             self.say("this is the sum over all GPUs: open one of them")
         elif rank is not None and self.job is not None:
             ranks = frozenset(int(word) for word in str(rank).split(","))
-            await show_view(self.explorer, "gpu", self.selection.with_tasks(self.job.tasks_of_ranks(ranks)))
+            await self.go_to_view("gpu", self.selection.with_tasks(self.job.tasks_of_ranks(ranks)))

@@ -15,10 +15,12 @@ from textual.worker import get_current_worker
 
 from nsystui.base.answer import FILES_ONLY, Answer, Column, Record, Row, TableAnswer, Unit, record
 from nsystui.base.errors import reason_of
+from nsystui.base.selection import Window
 from nsystui.base.text import counted, safe_text, shorten
 from nsystui.base.units import format_value
+from nsystui.questions.queries.registry import view_named
 from nsystui.ui import keys
-from nsystui.ui.doors import show_finding
+from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.table import TableScreen, TextTableScreen
 from nsystui.ui.widgets.panels import PartLines, TextPart
 from nsystui.ui.widgets.plots import bar
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.triage.finding import Finding
     from nsystui.questions.triage.run import Triage
+    from nsystui.ui.app import NsystuiApp
 
 
 COLUMNS = (
@@ -209,13 +212,6 @@ class FindingScreen(TableScreen):
     HAS_DETAILS = False  # the words around the evidence are the details
     LENGTHS = ("max", "idle", "duration")
 
-    DEFAULT_CSS = """
-    FindingScreen #finding { margin-bottom: 1; }
-    FindingScreen #advice { margin-top: 1; }
-    FindingScreen.-low #finding, FindingScreen.-low #advice { margin: 0; }
-    FindingScreen.-low #notes { max-height: 1; }
-    """
-
     def __init__(self, triage: Triage, number: int) -> None:
         super().__init__("finding")
         self.triage, self.number = triage, number
@@ -293,6 +289,27 @@ class FindingScreen(TableScreen):
 
     def _go_to(self, finding: Finding) -> None:
         self.app.call_later(show_finding, self.explorer, finding)
+
+
+_AROUND = 0.25
+"""Context around a finding's window, as a share of its length, because nothing runs in a gap."""
+
+
+async def show_finding(app: NsystuiApp, finding: Finding) -> None:
+    """Go to the view behind a finding's door, with the door's window and names."""
+    from nsystui.questions.triage.finding import DIAGNOSTICS
+
+    door, selection = finding.door, app.selection
+    if door.view == DIAGNOSTICS:
+        app.open_screen(screen_of("diagnostics"))
+        return
+    if door.window is not None:
+        margin = max(int(_AROUND * (door.window.end - door.window.start)), 1_000)
+        selection = selection.with_window(Window(door.window.start - margin, door.window.end + margin))
+    selection = selection.with_name(door.filter) if door.filter else selection
+    screen = await app.go(view_named(door.view).home, selection, door.view)
+    if screen and app.current_mode == "timeline" and finding.ranks:
+        screen.open_rank(min(finding.ranks))
 
 
 class NotCheckedScreen(TextTableScreen):

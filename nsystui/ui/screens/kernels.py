@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 from nsystui.base.answer import Answer, Record, Unit, Value
@@ -22,7 +21,6 @@ from nsystui.questions.queries.mpi import is_by_range
 from nsystui.questions.queries.question import View
 from nsystui.questions.queries.registry import view_named
 from nsystui.questions.trace.ncu import of_name
-from nsystui.ui.doors import show_event
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.events import find_partner
 from nsystui.ui.screens.other_tools import ncu_of_event, show_ncu_commands
@@ -48,7 +46,7 @@ class EventRowsScreen(TableScreen):
 
     def event_here(self) -> EventKey | None:
         values = self.values()
-        return _key(values["report"], self.event_kind(), values["row"], values["start"]) if values else None
+        return event_key(values["report"], self.event_kind(), values["row"], values["start"]) if values else None
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
         key, row_details, table_facts = self.event_here(), self.row_details(), self.table.hidden_facts
@@ -63,17 +61,13 @@ class EventRowsScreen(TableScreen):
 
     def open_row(self) -> None:
         if (key := self.event_here()) is not None:
-            show_event(self.explorer, key)
+            self.go_to_event(key)
 
     def action_partner(self) -> None:
-        find_partner(self, partial(show_event, self.explorer))
-
-    def open_event(self, report: Value, kind: EventKind, row: Value, start: Value) -> None:
-        """Open the list of events at an event."""
-        show_event(self.explorer, _key(report, kind, row, start))
+        find_partner(self, self.go_to_event)
 
 
-def _key(report: Value, kind: EventKind, row: Value, start: Value) -> EventKey:
+def event_key(report: Value, kind: EventKind, row: Value, start: Value) -> EventKey:
     return EventKey(int(report or 0), kind, int(row or 0), int(start or 0))
 
 

@@ -19,8 +19,7 @@ from nsystui.questions.timeline.events import Neighbours
 from nsystui.questions.timeline.lanes import LaneIdentity
 from nsystui.questions.timeline.picture import cut_end
 from nsystui.ui.pictures import timeline
-from nsystui.ui.pictures.selection import describe
-from nsystui.ui.pictures.zoom import inside
+from nsystui.ui.pictures.selection import describe, inside, span_words
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.widgets.frame import SelectionLine
 from nsystui.ui.widgets.lane_chart import LaneChart
@@ -43,11 +42,6 @@ class LanesScreen(ZoomableChartScreen):
 
     chart: LaneChart
     action_open_event: Callable[[], None]
-
-    DEFAULT_CSS = f"""
-    LanesScreen #detail {{ height: {timeline.LOW}; }}
-    LanesScreen.-tall #detail {{ height: {timeline.HEIGHT}; }}
-    """
 
     VERTICAL_BREAKPOINTS = [(0, "-low"), (_TALL, "-tall")]
 
@@ -116,8 +110,7 @@ class LanesScreen(ZoomableChartScreen):
     def show_selection(self) -> None:
         text = describe(self.selection, self.job_ranks)
         if (view := self.view) is not None:
-            start, length = format_value(Unit.TIME, view.start), format_value(Unit.DURATION, view.end - view.start)
-            text += f" · in view {start} + {length}"
+            text += f" · in view {span_words(view)}"
         if self.search is not None:
             text += f' · "{self.search.text}"'
             text += f" {self.match_count or 'searching…'}"

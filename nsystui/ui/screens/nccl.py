@@ -23,7 +23,7 @@ from nsystui.questions.queries.distributions import curve_places
 from nsystui.questions.queries.question import View
 from nsystui.questions.queries.registry import question_named
 from nsystui.questions.queries.tasks import selected_ranks
-from nsystui.ui.screens.kernels import EventRowsScreen
+from nsystui.ui.screens.kernels import EventRowsScreen, event_key
 from nsystui.ui.screens.nccl_log import log_note
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.frame import Choice
@@ -84,8 +84,8 @@ class NcclCallsScreen(EventRowsScreen):
         if values["partner_row"] is None:
             self.say(str(values["reason"] or "it has no partner"))
             return
-        kind = EventKind(values["partner_kind"])
-        self.open_event(values["partner_report"], kind, values["partner_row"], values["partner_start"])
+        report, kind, row, start = (values[f"partner_{name}"] for name in ("report", "kind", "row", "start"))
+        self.go_to_event(event_key(report, EventKind(kind), row, start))
 
 
 _SIZE_KEYS = {NcclProperty.BYTES: "message_size", NcclProperty.POW2: "size_from", NcclProperty.SIZE: "bucket"}
@@ -108,13 +108,6 @@ class CollectivesScreen(TableScreen):
     MODE_KEY = "3"
     HAS_PANEL = True
     ELASTIC = "collective"
-
-    DEFAULT_CSS = """
-    CollectivesScreen #body { layout: vertical; }
-    CollectivesScreen SidePanel { width: 100%; height: 5; margin-top: 1; border: none; padding: 0; }
-    CollectivesScreen SidePanel, CollectivesScreen.-wide SidePanel { display: block; }
-    CollectivesScreen SidePanel.-empty, CollectivesScreen.-wide SidePanel.-empty { display: none; }
-    """
 
     _curves: Mapping[str, _Curve] = {}
     _link: LinkRate | None = None

@@ -1,16 +1,16 @@
-"""NCCL's debug log, with or without exports: its tables, one at a time, and the rows behind a row."""
+"""NCCL's debug log, with or without exports: its tables, one at a time."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Answer, Record, TableAnswer, Unit, record
+from nsystui.base.answer import Answer, TableAnswer, Unit
+from nsystui.base.selection import NameFilter
 from nsystui.base.text import counted
 from nsystui.base.units import format_value
-from nsystui.questions.nccl.names import bucket_of
 from nsystui.questions.queries.question import View
 from nsystui.ui.screens.table import FilteredTableScreen, rows_with
 from nsystui.ui.widgets.frame import Choice, SelectionLine
@@ -27,59 +27,15 @@ _TABLE_ORDER = (
 )
 """The tables in the order of a user's questions: calls, callers, links."""
 
-Tables = Mapping[str, TableAnswer]
-_Matches = Callable[[Record], bool]
-
-
-@dataclass(frozen=True)
-class RowsInside:
-    """The rows of ``table`` behind a row of another table, which ``crumb`` names.
-
-    ``choose`` returns the condition that these rows meet, given the current tables.
-    """
-
-    table: str
-    crumb: str
-    choose: Callable[[Tables], _Matches]
-
-
-def rows_inside(tables: Tables, inside: RowsInside) -> TableAnswer:
-    answer, matches = tables[inside.table], inside.choose(tables)
-    rows = [row for row in answer.rows if matches(record(answer.columns, row))]
-    return replace(answer, rows=rows, total=len(rows))
-
-
-def inside_of(table: str, row: Record) -> RowsInside | None:
-    """Return the rows that make up a row of ``table``, if any."""
-    if table == "ops":
-        return RowsInside("calls", f"{row['op']} calls", lambda _: lambda call: call["op"] == row["op"])
-    if table == "sizes":
-        return RowsInside("calls", f"{row['op']} {row['bucket']} calls", lambda _: lambda call: _is_sized(row, call))
-    if table == "communicators":
-        return RowsInside("ranks", f"{row['communicator']} ranks", lambda tables: _ranks_of(row, tables))
-    if table == "gpus":
-        gpu = ("host", "pid", "device")
-        label = "unknown GPU" if row["host"] is None else f"{row['host']} pid {row['pid']} device {row['device']}"
-        return RowsInside("ranks", f"{label} ranks", lambda _: lambda rank: all(rank[key] == row[key] for key in gpu))
-    return None
-
-
-def _is_sized(row: Record, call: Record) -> bool:
-    size = call["bytes"]
-    bucket = bucket_of(size) if isinstance(size, int) else None
-    return call["op"] == row["op"] and (bucket or "unknown") == row["bucket"]
-
-
-def _ranks_of(row: Record, tables: Tables) -> _Matches:
-    """Match a communicator's ranks by its name, or if no rank has it, ranks of unnamed communicators of its size."""
-    if row["communicator"] in tables["ranks"].cells("communicator"):
-        return lambda rank: rank["communicator"] == row["communicator"]
-    named = set(tables["communicators"].cells("communicator"))
-    return lambda rank: rank["communicator"] not in named and rank["ranks"] == row["ranks"]
+_BEHIND = {
+    "ops": ("calls", "op"), "sizes": ("calls", "op"), "communicators": ("ranks", "communicator"),
+    "gpus": ("ranks", "host"),
+}  # fmt: skip
+"""The table with the rows behind a row of a table, and the column that both share."""
 
 
 class NcclLogScreen(FilteredTableScreen):
-    """The tables of the log; with ``inside``, the rows of a table that make up a row of another table.
+    """The tables of the log.
 
     The rows are the application's ``nccl_log``, not an answer, and change during reading. The filter is this screen's:
     the shared selection is for exports.
@@ -91,12 +47,9 @@ class NcclLogScreen(FilteredTableScreen):
     PLACES = ("nccl log", "table", "everywhere")
     ELASTIC = "communicator"
 
-    def __init__(self, inside: RowsInside | None = None) -> None:
-        super().__init__()
-        self.inside = inside
-        self.name_of_table = inside.table if inside else _TABLE_ORDER[0]
-        self._tables: Mapping[str, TableAnswer] = {}
-        self._remark = ""
+    name_of_table = _TABLE_ORDER[0]
+    _tables: Mapping[str, TableAnswer] = {}
+    _remark = ""
 
     def places(self) -> tuple[str, ...]:
         """Return the key groups; without keys for exports if only logs are open."""
@@ -141,7 +94,7 @@ class NcclLogScreen(FilteredTableScreen):
         parts = [title, *([format_value(Unit.BYTES, self.nccl_log.size)] if self.nccl_log.size else [])]
         steps = self.explorer.source.log_steps
         parts += [f"steps {steps}"] if steps is not None else []
-        parts += [f'filter "{self.words.text}"'] if self.words else []
+        parts += [f'filter "{self.words.words or self.words.text}"'] if self.words else []
         parts += [self._remark] if self._remark else []
         self.query_one("#selection", SelectionLine).update(" · ".join(parts))
 
@@ -150,21 +103,17 @@ class NcclLogScreen(FilteredTableScreen):
         if not tables:
             self.show_waiting()
             return
-        if self.inside is None:
-            is_inspected = len(tables["inspector"]) > 0 and not len(tables["ops"])
-            if is_inspected and self.name_of_table == _TABLE_ORDER[0]:
-                self.name_of_table = "inspector"
-            filled = self._tables_with_rows()
-            missing = [name for name in _CALL_TABLES if name not in filled and name != self.name_of_table]
-            is_read = self.nccl_log.is_over and not self.nccl_log.is_stopped
-            self._remark = f"no {', '.join(missing)} in it" if missing and is_read and not is_inspected else ""
-            self.show_selection()
-            answer = tables[self.name_of_table]
-        else:
-            answer = rows_inside(tables, self.inside)
+        is_inspected = len(tables["inspector"]) > 0 and not len(tables["ops"])
+        if is_inspected and self.name_of_table == _TABLE_ORDER[0]:
+            self.name_of_table = "inspector"
+        filled = self._tables_with_rows()
+        missing = [name for name in _CALL_TABLES if name not in filled and name != self.name_of_table]
+        is_read = self.nccl_log.is_over and not self.nccl_log.is_stopped
+        self._remark = f"no {', '.join(missing)} in it" if missing and is_read and not is_inspected else ""
+        self.show_selection()
         elastic = {"rings": "ring", "problems": "evidence", "settings": "value"}
         self.table.elastic = elastic.get(self.name_of_table, self.ELASTIC)
-        self.show(rows_with(answer, self.words), same_place)
+        self.show(rows_with(tables[self.name_of_table], self.words), same_place)
 
     def _tables_with_rows(self) -> list[str]:
         return [name for name in _TABLE_ORDER if len(self._tables[name]) or name == self.name_of_table]
@@ -178,33 +127,30 @@ class NcclLogScreen(FilteredTableScreen):
             return super().empty_text(answer)
         return "no rows of this table so far"
 
-    def path(self) -> tuple[str, ...]:
-        return () if self.inside is None else ("log", self.inside.crumb)
-
     def views(self) -> tuple[View, ...]:
-        return super().views() if self.inside is None and self.explorer.source.files else ()
+        return super().views() if self.explorer.source.files else ()
 
     def choices(self) -> tuple[Choice, ...]:
-        if self.inside is not None or not self._tables:
+        if not self._tables:
             return ()
-        names = self._tables_with_rows()
+        names = {name: name for name in self._tables_with_rows()}
+        return (*super().choices(), Choice.among("by", names, self.name_of_table, self._choose))
 
-        def choose(index: int) -> None:
-            self.name_of_table = names[index]
-            self._sort = None
-            self._show_table()
-
-        return (*super().choices(), Choice("by", tuple(names), names.index(self.name_of_table), choose))
+    def _choose(self, table: str) -> None:
+        self.name_of_table = table
+        self._sort = None
+        self._show_table()
 
     def open_row(self) -> None:
-        values = self.values()
-        if not values:
-            return
-        inside = inside_of(self.name_of_table, values) if self.inside is None else None
-        if inside is None:
-            self.say("a log has no times of single calls, so this row has no details")
-        else:
-            self.lay_over(NcclLogScreen(inside))
+        """Show the calls of an op, or the ranks of a communicator or host: another table, filtered."""
+        table, key = _BEHIND.get(self.name_of_table, (self.name_of_table, ""))
+        name = self.values().get(key)
+        if isinstance(name, str) and name in self._tables[table].cells(key):
+            self.explorer.remember()
+            self.words = NameFilter(rf"re:(?<!\S){re.escape(name)}(?!\S)", name)
+            self._choose(table)
+        elif self.values():
+            self.say("the log has no more about this row, such as times of single calls")
 
     show_filtered = _show_table
 
@@ -231,7 +177,7 @@ class NcclLogScreen(FilteredTableScreen):
         from nsystui.output.files import propose_name
 
         names = self.nccl_log.names
-        words = self.words.text if self.words else None
+        words = (self.words.words or self.words.text) if self.words else None
         if len(names) > 1:
             return propose_name("nccl-log", self.name_of_table, words, ".csv")
         return propose_name(os.path.basename(names[0]).removesuffix(".gz").removesuffix(".log"), table, words, ".csv")

@@ -15,8 +15,8 @@ from nsystui.questions.events.listing import EventKey
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.trace.ncu import NcuCommand, cautions, ncu_commands, one_launch
 from nsystui.questions.trace.slices import Contents
+from nsystui.ui.screens.asking import AskingScreen
 from nsystui.ui.screens.dialogs import TextDialog
-from nsystui.ui.screens.exporting import ExportingScreen
 from nsystui.ui.widgets.repainting import in_background
 
 NcuQuestion = Callable[[OpenJob], list[NcuCommand]]
@@ -27,7 +27,7 @@ _MAX_COMMANDS = 8
 
 
 @in_background("ncu")
-async def show_ncu_commands(screen: ExportingScreen, question: NcuQuestion | str) -> None:
+async def show_ncu_commands(screen: AskingScreen, question: NcuQuestion | str) -> None:
     """Show and copy the ``ncu`` commands for the cursor's kernel, else show the reason."""
     job = screen.job
     if job is None:
@@ -54,8 +54,6 @@ class NcuScreen(TextDialog):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter,u", "dismiss", "close"), ("y", "copy", "copy")]
 
-    DEFAULT_CSS = "NcuScreen VerticalScroll { width: 100; }"
-
     def __init__(self, commands: Sequence[NcuCommand]) -> None:
         self.commands = shown = commands[:_MAX_COMMANDS]
         lines = [line for command in shown for line in (command.what, "", command.command, "")]
@@ -73,7 +71,7 @@ class NcuScreen(TextDialog):
         self.app.copy_to_clipboard("\n".join(command.command for command in self.commands) + "\n")
 
 
-def export_trace(screen: ExportingScreen) -> None:
+def export_trace(screen: AskingScreen) -> None:
     """Ask for a file and write a trace of the selection to it."""
     from nsystui.output.files import check_ending, propose_name
 

@@ -14,7 +14,6 @@ from nsystui.base.answer import Answer, Record, TableAnswer, iter_rows
 from nsystui.base.errors import reason_of
 from nsystui.base.selection import Selection
 from nsystui.questions.queries.registry import question_named, view_of_table
-from nsystui.ui.doors import show_view
 from nsystui.ui.loading import KeptOverview
 from nsystui.ui.pictures import overview_lines as words
 from nsystui.ui.screens import screen_of
@@ -74,14 +73,6 @@ class OverviewScreen(TablesScreen):
     PLACES = ("overview", "table", "everywhere")
     AUTO_FOCUS = "#ranks"
     NO_TIME = "these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy"
-
-    DEFAULT_CSS = """
-    OverviewScreen #tables { height: 1fr; layout: vertical; }
-    OverviewScreen #ranks { height: 6; width: 1fr; }
-    OverviewScreen #kernels { height: 1fr; width: 1fr; }
-    OverviewScreen.-beside #tables { layout: horizontal; }
-    OverviewScreen.-beside #ranks { margin-right: 2; }
-    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -429,9 +420,9 @@ class OverviewScreen(TablesScreen):
                 await self.explorer.go("kernels", self.selection.with_tasks(tasks))
         elif self.picture.spent is None:
             label = self.kernels.current_values.get("what")
-            view = next((view_of_table(held.table) for held in self.picture.held if held.what == label), None)
+            view = next((view_of_table(table.name) for table, _ in self.picture.held if table.what == label), None)
             if view is not None:
-                await show_view(self.explorer, view.name)
+                await self.go_to_view(view.name)
         else:
             from nsystui.questions.kernels.summary import Names
             from nsystui.ui.screens.kernels import KernelInstancesScreen

@@ -18,6 +18,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
 from nsystui.questions.ranks.steps import step_times
+from nsystui.ui.pictures.selection import span_words
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import step_axis, time_axis
@@ -70,8 +71,6 @@ class RankMapScreen(ChartScreen):
     STATE = ("_figure", "_of_steps", "_merge", "_opened")
     PLACES = ("rank map", "everywhere")
     chart: StripChart
-
-    DEFAULT_CSS = "RankMapScreen #detail { height: 3; }"
 
     _figure = _DEFAULT_FIGURE
     _of_steps = False
@@ -163,8 +162,7 @@ class RankMapScreen(ChartScreen):
         values = rank_map.values[first : first + len(group), column]
         span = rank_map.columns[column]
         step_words = f"step {rank_map.numbers[column]} · " if rank_map.is_of_steps else ""
-        start, length = format_value(Unit.TIME, span.start), format_value(Unit.DURATION, span.end - span.start)
-        head = f"{_label(group, 'rank')} · {step_words}{start} + {length}"
+        head = f"{_label(group, 'rank')} · {step_words}{span_words(span)}"
         column_values = rank_map.values[:, column]
         lines = [[(head, "bold")], [(f"{rank_map.figure} {_spread(values, group, rank_map.is_of_steps)}", "")]]
         if len(rank_map.ranks) > len(group):

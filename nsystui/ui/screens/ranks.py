@@ -80,8 +80,8 @@ class RanksScreen(ViewsScreen):
         if job is None or not isinstance(rank, int) or not self.lanes.display:
             return
         columns, height = max(1, self.lanes.chart_width), self._lane_height
-        compared = await to_thread(compared_lanes, job, selection, rank, columns, height)
-        self.lanes.set_lanes(compared.lanes, compared.window.start, compared.window.end, ticks=compared.steps)
+        window, lanes, steps = await to_thread(compared_lanes, job, selection, rank, columns, height)
+        self.lanes.set_lanes(lanes, window.start, window.end, ticks=steps)
 
     def action_clock(self) -> None:
         """Choose the next alignment: refined by collectives, UTC alone, or none."""

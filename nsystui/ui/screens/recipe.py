@@ -7,10 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from nsystui.base.answer import Answer, Unit
+from nsystui.base.answer import Answer
 from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Window
-from nsystui.base.units import format_value
 from nsystui.questions.answers.answering import ask, draw_map, lacking
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import WORKS
@@ -18,6 +17,7 @@ from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.question import Question
 from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.recipes.recipe import RecipeMap, map_table
+from nsystui.ui.pictures.selection import span_words
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.screens.kernels import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen
 from nsystui.ui.screens.table import TableScreen, names_choice
@@ -106,8 +106,6 @@ class RecipeMapScreen(ChartScreen):
     PLACES = ("recipe map", "everywhere")
     chart: StripChart
 
-    DEFAULT_CSS = "RecipeMapScreen #detail { height: 3; }"
-
     def __init__(self, recipe: Question) -> None:
         super().__init__("recipe", recipe.name)
         self.recipe = recipe
@@ -151,7 +149,7 @@ class RecipeMapScreen(ChartScreen):
         recipe_map, lane = self._map, self.chart.cursor_lane
         if recipe_map is None or lane >= len(recipe_map.lines):
             return
-        line, span = recipe_map.lines[lane], self._span()
+        line = recipe_map.lines[lane]
         lane_words = " · ".join(
             f"{column.label} {value}"
             for column, value in zip(recipe_map.key_columns, line.key, strict=True)
@@ -161,10 +159,9 @@ class RecipeMapScreen(ChartScreen):
             f"{figure.column.label} {figure.words(line.values[number, self._bin()])}"
             for number, figure in enumerate(recipe_map.figures)
         ]
-        when = f"{format_value(Unit.TIME, span.start)} + {format_value(Unit.DURATION, span.end - span.start)}"
         notes = (*recipe_map.notes, *self.recipe.differs)
-        lines = [[(f"{lane_words} · {when}", "bold")], [(" · ".join(values), "")], [(notes[0] if notes else "", "dim")]]
-        self.detail.show_lines(lines)
+        head = f"{lane_words} · {span_words(self._span())}"
+        self.detail.show_lines([[(head, "bold")], [(" · ".join(values), "")], [(next(iter(notes), ""), "dim")]])
 
     def _bin(self) -> int:
         bins = self._map.bins if self._map is not None else 1

@@ -26,7 +26,6 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.steps import figures_of_all, step_times
-from nsystui.ui.doors import show_event, show_view
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.kernels import KernelInstancesScreen
 from nsystui.ui.screens.table import GroupedViewsScreen
@@ -205,14 +204,14 @@ class StepsScreen(GroupedViewsScreen):
         if not values:
             return
         if key is not None:
-            show_event(self.explorer, key)
+            self.go_to_event(key)
         elif name == "path":
             self.say("this is time of the CPU: L shows it on the timeline, t selects it")
         elif name == "kernels by step":
             if isinstance(values.get("name"), str):
                 self.lay_over(KernelInstancesScreen(str(values["name"]), Names.SMART))
             else:
-                self.app.call_later(partial(show_view, self.explorer, "kernels", by="", only=str(values["family"])))
+                self.app.call_later(partial(self.go_to_view, "kernels", by="", only=str(values["family"])))
         elif name == "operations":
             self.call_later(self.explorer.go, "nvtx")
         elif name in ("budget", "steps by phase"):

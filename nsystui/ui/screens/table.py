@@ -16,7 +16,6 @@ from nsystui.base.errors import reason_of
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.text import counted
 from nsystui.questions.queries.registry import views_of
-from nsystui.ui.doors import show_view
 from nsystui.ui.keys import MODE_OF, MOVES, ON_ROWS
 from nsystui.ui.pictures.details import Details, doors_of, event_context, row_details, with_context
 from nsystui.ui.screens.base import JobScreen, ScreenState
@@ -99,20 +98,6 @@ class TableScreen(TablesScreen):
     LENGTHS: ClassVar[tuple[str, ...]] = ("duration",)
     """The columns with an event's length from ``start``: the first value counts."""
 
-    DEFAULT_CSS = """
-    TableScreen #around { height: 1fr; layout: vertical; }
-    TableScreen #around > WindowTable { width: 1fr; }
-    TableScreen #around > #body { width: 1fr; }
-    TableScreen DetailPane { height: 6; border-top: solid $foreground 40%; }
-    TableScreen.-low DetailPane { height: 2; border-top: none; }
-    TableScreen.-beside #around { layout: horizontal; }
-    TableScreen.-beside DetailPane { width: 52; height: 1fr; border-top: none; }
-    TableScreen #body { height: 1fr; }
-    TableScreen #body WindowTable { width: 1fr; }
-    TableScreen SidePanel { width: 44; display: none; }
-    TableScreen.-wide SidePanel { display: block; }
-    TableScreen.-wide SidePanel.-empty { display: none; }
-    """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 
     _sort: tuple[str, bool] | None = None
@@ -234,7 +219,7 @@ class TableScreen(TablesScreen):
 
         job = self.job
         if job is None or job.session.count(tables.gpu_metrics):
-            await show_view(self.explorer, "metrics", by=grouping)
+            await self.go_to_view("metrics", by=grouping)
         else:
             self.say(*missing_notes(job.session, tables.gpu_metrics))
 

@@ -13,15 +13,15 @@ from nsystui.base.drawing import Drawing
 from nsystui.base.selection import NameFilter, Window
 from nsystui.base.text import counted
 from nsystui.base.units import parse_duration
+from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.listing import EventKey, key_of, window_of
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.timeline.events import Match, Matches, cpu_interval_next_to, range_next_to
+from nsystui.questions.timeline.events import CpuInterval, Match, Matches, cpu_interval_next_to, range_next_to
 from nsystui.questions.timeline.lanes import LaneIdentity, Timeline
 from nsystui.questions.timeline.path import path_lane_at
 from nsystui.questions.timeline.picture import lane_pictures, timeline_table
-from nsystui.ui.doors import show_event, show_thread
+from nsystui.ui.pictures.selection import inside
 from nsystui.ui.pictures.timeline import partner_of, place_of
-from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.screens.lanes import LanesScreen
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
@@ -176,14 +176,21 @@ class TimelineScreen(LanesScreen):
             return
         facts, interval = self.facts, self.facts.interval if self.facts is not None else None
         if (row := self.event_row()) is not None:
-            show_event(self.explorer, key_of(row))
+            self.go_to_event(key_of(row))
         elif facts is None:
             self.opens = self.target
             self.say("one moment: the event opens when it is read")
         elif interval is not None:
-            show_thread(self.explorer, lane.task, lane.thread or 0, interval.window, bool(interval.node))
+            self.app.call_later(self._open_thread, lane, interval)
         else:
             self.say(facts.title)
+
+    async def _open_thread(self, lane: LaneIdentity, interval: CpuInterval) -> None:
+        """Go to the call tree of a lane's thread in an interval; without samples, go to the list of threads."""
+        selection = self.selection.with_tasks(frozenset({lane.task})).with_window(interval.window).with_name(None)
+        threads = await self.go_to_view("threads", selection)
+        if threads and interval.node:
+            threads.open_call_tree(lane.task, tid_of(lane.thread or 0))
 
     def action_open_rank(self) -> None:
         """Open or close the rank of the lane: its streams and threads."""
@@ -352,24 +359,16 @@ class TimelineScreen(LanesScreen):
         if self.drawn() is not None:
             self.ask_for_export("lanes")
 
-    def export_to(self, path: Path) -> None:
-        """Write the visible lanes: a row for each lane and column, or a drawing."""
-        from nsystui.output.formats import DRAWING, format_for_path
-
-        if format_for_path(path) == DRAWING:
-            super().export_to(path)
-        else:
-            self._export_lanes(path)
-
     @in_background("lanes")
-    async def _export_lanes(self, path: Path) -> None:
+    async def export_table(self, path: Path) -> None:
+        """Write the visible lanes: a row for each lane and column."""
         picture = self.drawn()
         if picture is None:
             return
         lanes, window = [picture.lanes[number] for number in self.chart.in_sight], self.view or picture.base
         shown = await to_thread(lane_pictures, picture.timeline, lanes, window, self.chart.chart_width)
         self._listed = timeline_table(shown, picture.timeline.busy.notes)
-        super().export_to(path)
+        super().export_table(path)
 
     def action_ncu(self) -> None:
         no_event = "there is no event under the cursor: ] moves to the next event"

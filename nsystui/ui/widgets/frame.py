@@ -55,14 +55,6 @@ class TextLine(Widget):
         f"text-line--{style}" for style in ("bold", "underlined", "dim", "warning")
     }
 
-    DEFAULT_CSS = """
-    TextLine { height: 1; }
-    TextLine > .text-line--bold { text-style: bold; }
-    TextLine > .text-line--underlined { text-style: bold underline; }
-    TextLine > .text-line--dim { color: $foreground 75%; }
-    TextLine > .text-line--warning { text-style: bold; color: $text-warning; }
-    """
-
     _left: tuple[StyledText, ...] = ()
     _right: tuple[StyledText, ...] = ()
     _drawn = Strip([])
@@ -252,8 +244,6 @@ class SelectionLine(TextLine):
 class KeyLine(TextLine):
     """The last line: the active keys that fit uncut, always with ``ALWAYS``, which lead to all other keys."""
 
-    DEFAULT_CSS = "KeyLine { dock: bottom; }"
-
     ALWAYS = ("ctrl+p", "?")
 
     def __init__(self, keys: Sequence[tuple[str, str]], *, id: str | None = None) -> None:  # noqa: A002
@@ -326,8 +316,6 @@ class ChoiceLine(TextLine):
 
     If not all options fit, the last choice is shortened first, beginning with the option that its key reaches last.
     """
-
-    DEFAULT_CSS = "ChoiceLine { display: none; }"
 
     _path = ""
     _choices: tuple[Choice, ...] = ()

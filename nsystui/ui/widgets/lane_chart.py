@@ -151,12 +151,6 @@ class LaneChart(TimeChart):
     def drag(self, first: int, column: int) -> None:
         self.post_message(self.Pointed(None, column, first))
 
-    def rows_of(self, lane: int) -> tuple[int, int]:
-        if not self._heights:
-            return 0, 0
-        first = sum(self._heights[:lane])
-        return first, first + self._heights[lane] - 1
-
     def fit_window(self) -> None:
         """Distribute the rows if the height changed."""
         room = max(1, self.size.height - self.axis_lines())

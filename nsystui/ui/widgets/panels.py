@@ -14,7 +14,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from nsystui.base.text import fit, safe_text, shorten, width_of
-from nsystui.ui.widgets.window import CategoryWidget
+from nsystui.ui.page import CategoryWidget
 
 TextPart = tuple[str, str]
 """Text and its style: a category (``"nccl"``), ``"bold"``, ``"dim"``, or empty.
@@ -54,12 +54,6 @@ class PartLines(CategoryWidget):
     ALLOW_SELECT = False
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"part-lines--bold", "part-lines--dim"}
-
-    DEFAULT_CSS = """
-    PartLines { height: auto; }
-    PartLines > .part-lines--bold { text-style: bold; color: $foreground; }
-    PartLines > .part-lines--dim { color: $foreground 75%; }
-    """
 
     _lines: tuple[tuple[TextPart, ...], ...] = ()
 
@@ -114,10 +108,6 @@ class NoteLines(Widget):
 
     ALLOW_SELECT = False
 
-    DEFAULT_CSS = """
-    NoteLines { height: auto; color: $foreground 75%; }
-    """
-
     _notes: tuple[str, ...] = ()
     _max_lines = 4
 
@@ -155,8 +145,6 @@ _BLOCKS = re.compile("([█▉▊▋▌▍▎▏▁▂▃▄▅▆▇●○■�
 class SidePanel(PartLines):
     """A drawing next to or below a table."""
 
-    DEFAULT_CSS = "SidePanel { height: 1fr; border-left: solid $foreground; padding-left: 1; }"
-
     def show_drawing(self, lines: Sequence[str], category: str) -> None:
         """Show lines, with the colour of ``category`` for their bars and marks."""
         pieces = (enumerate(_BLOCKS.split(line)) for line in lines)
@@ -165,8 +153,6 @@ class SidePanel(PartLines):
 
 class DetailPane(PartLines):
     """The details of the cursor's row and its doors, arranged for the pane's size."""
-
-    DEFAULT_CSS = "DetailPane { height: 5; }"
 
     _details: Sequence[Sequence[str]] = ()
     _doors = ""

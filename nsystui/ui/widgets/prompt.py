@@ -38,20 +38,6 @@ class LinePrompt(Widget):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel", show=False)]
 
-    LAYER = "prompt"
-
-    DEFAULT_CSS = """
-    LinePrompt { layer: prompt; dock: bottom; height: auto; visibility: hidden; background: $background; }
-    LinePrompt.-open { visibility: visible; }
-    LinePrompt > .line-prompt--message { display: none; height: auto; color: $text-error; }
-    LinePrompt.-failed > .line-prompt--message { display: block; }
-    LinePrompt.-understood > .line-prompt--message { display: block; color: $foreground; }
-    LinePrompt > Horizontal { height: 1; }
-    LinePrompt .line-prompt--label { width: auto; text-style: bold; }
-    LinePrompt Input { width: 1fr; height: 1; border: none; padding: 0; background: $background; }
-    LinePrompt Input:focus { background: $background; border: none; }
-    """
-
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._parse: Callable[[str], Any] | None = None
@@ -60,32 +46,19 @@ class LinePrompt(Widget):
         self._focus_before: Widget | None = None
         self._message = Static(markup=False, classes="line-prompt--message")
         self._label = Static(markup=False, classes="line-prompt--label")
-        self._input = Input(compact=True, select_on_focus=False, highlighter=_SafeText())
-        self._input.cursor_blink = False  # a blinking cursor sends 2 KB a second
+        self.input = Input(compact=True, select_on_focus=False, highlighter=_SafeText())
+        self.input.cursor_blink = False  # a blinking cursor sends 2 KB a second
 
     def compose(self) -> ComposeResult:
         yield self._message
         with Horizontal():
             yield self._label
-            yield self._input
-
-    def on_mount(self) -> None:
-        """Add the prompt's layer to the screen."""
-        if self.LAYER not in self.screen.layers:
-            self.screen.styles.layers = " ".join((*self.screen.layers, self.LAYER))
+            yield self.input
 
     @property
     def is_open(self) -> bool:
         """Whether the user is typing."""
         return self.has_class("-open")
-
-    @property
-    def value(self) -> str:
-        return self._input.value
-
-    @value.setter
-    def value(self, text: str) -> None:
-        self._input.value = text
 
     def ask(
         self,
@@ -111,12 +84,12 @@ class LinePrompt(Widget):
         self._parse, self._then, self._understood = parse, then, understood
         self._label.update(safe_text(label) + " ")
         with self.prevent(Input.Changed):
-            self._input.value = value
-        self._input.selection = Selection(0 if replaced else len(value), len(value))
+            self.input.value = value
+        self.input.selection = Selection(0 if replaced else len(value), len(value))
         self.remove_class("-failed", "-understood")
         self.add_class("-open")
         self._show_understood(value)
-        self.screen.set_focus(self._input)
+        self.screen.set_focus(self.input)
 
     def close(self) -> None:
         if self.is_open:
@@ -124,12 +97,6 @@ class LinePrompt(Widget):
             if self._focus_before is not None and self._focus_before.is_attached:
                 self.screen.set_focus(self._focus_before)  # the widget's focus() would repaint all of it
             self._focus_before = None
-
-    def fail(self, message: str) -> None:
-        """Show the error above the text until the text changes."""
-        self._message.update(safe_text(message))
-        self.remove_class("-understood")
-        self.add_class("-failed")
 
     action_cancel = close
 
@@ -141,7 +108,9 @@ class LinePrompt(Widget):
         try:
             result = self._parse(event.value)
         except NsystuiError as error:
-            self.fail(str(error))
+            self._message.update(safe_text(str(error)))
+            self.remove_class("-understood")
+            self.add_class("-failed")
             return
         self.close()
         self.screen.call_later(self._then, result)

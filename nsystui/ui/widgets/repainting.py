@@ -1,4 +1,4 @@
-"""Screens and widgets that repaint little: a picture at a time on a slow line, and nothing for a change of focus.
+"""Screens and widgets that repaint little: changed cells, a picture at a time on a slow line, and no change of focus.
 
 Textual queues up to thirty changes: with a key held down over a modem's 56 kbit/s, the screen kept moving for a dozen
 seconds after its release.
@@ -12,8 +12,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from rich.control import Control
 from textual import events, work
 from textual.await_complete import AwaitComplete
 from textual.reactive import Reactive
@@ -22,11 +23,61 @@ from textual.widget import Widget
 
 from nsystui.base import terminal
 from nsystui.base.errors import reason_of
-from nsystui.ui.widgets.compositor import paint_sparingly
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _Result = TypeVar("_Result")
 Other = TypeVar("Other")
 P = ParamSpec("P")
+
+
+# Textual sends a changed line from its widget's beginning: a cursor moving through a chart's colours would take 2 KB a
+# step. No public API sends less. If the compositor is not Textual 8.2's, Textual's larger updates stay.
+try:
+    from textual._compositor import ChopsUpdate, Compositor
+except ImportError:
+    _IS_KNOWN = False
+else:
+    _IS_KNOWN = hasattr(ChopsUpdate, "render_segments") and hasattr(Compositor, "render_partial_update")
+
+if TYPE_CHECKING or _IS_KNOWN:
+
+    class ChangedCells(ChopsUpdate):
+        """Changed spans of lines, without the cells before them."""
+
+        def render_segments(self, console: Console) -> str:
+            """Render the spans for the terminal; if that fails, let Textual render the update."""
+            try:
+                written = []
+                for y, first, last in self.spans:
+                    for end, (start, strip) in zip(self.chop_ends[y], self.chops[y].items(), strict=False):
+                        left, right = max(start, first), min(end, last)
+                        if strip is not None and left < right:
+                            written.append(Control.move_to(left, y).segment.text)
+                            written.append(strip.crop(left - start, right - start).render(console))
+                return "".join(written)
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+                return super().render_segments(console)
+
+    class SparingCompositor(Compositor):
+        """Textual's compositor, with smaller updates for parts of the screen."""
+
+        def render_partial_update(self) -> ChopsUpdate | None:
+            """Render the changes since the last update, or return ``None`` if nothing changed."""
+            update = super().render_partial_update()
+            try:
+                return None if update is None else ChangedCells(update.chops, update.spans, update.chop_ends)
+            except (AttributeError, TypeError):
+                return update
+
+
+def paint_sparingly(screen: Screen[Any]) -> bool:
+    """Make a new screen repaint changed cells only; return whether it does."""
+    if not _IS_KNOWN or type(getattr(screen, "_compositor", None)) is not Compositor:
+        return False
+    screen._compositor = SparingCompositor()
+    return True
 
 
 class ThrottledScreen(Screen[_Result]):

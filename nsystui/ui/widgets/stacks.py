@@ -22,7 +22,6 @@ SHADE_LEVELS = 7
 
 _EMPTY: Cell = (NOTHING, "", "")
 _NO_DATA_CELL: Cell = (NO_DATA, "idle", "")
-_NO_DATA_FILL = NO_DATA
 _UNITS = len(BLOCKS)
 _BLOCK_SHADES = " ░▒▓█"
 
@@ -104,7 +103,7 @@ def dominant(stack: Stack, width: int) -> list[str]:
     for index in _columns(len(stack[0][1]), width):
         shares = [(bins[index], name) for name, bins in stack]
         if any(math.isnan(share) for share, _ in shares):
-            categories.append(_NO_DATA_FILL)
+            categories.append(NO_DATA)
             continue
         share, name = max(shares)
         categories.append(name if share > 0 and share >= 1.0 - sum(share for share, _ in shares) else "")
@@ -117,7 +116,7 @@ def shades(bins: Sequence[float], width: int, category: str) -> list[str]:
     for index in _columns(len(bins), width):
         share = bins[index]
         if math.isnan(share):
-            fills.append(_NO_DATA_FILL)
+            fills.append(NO_DATA)
         else:
             fills.append(f"{category}:{_level(share, SHADE_LEVELS)}" if share > 0 else "")
     return fills
@@ -141,9 +140,9 @@ def half_cells(upper: Sequence[str], lower: Sequence[str]) -> list[Cell]:
 
 
 def _half(above: str, below: str) -> Cell:
-    if above == below == _NO_DATA_FILL:
+    if above == below == NO_DATA:
         return _NO_DATA_CELL
-    above, below = ("" if fill == _NO_DATA_FILL else fill for fill in (above, below))
+    above, below = ("" if fill == NO_DATA else fill for fill in (above, below))
     if above == below:
         return ("█", above, "") if above else _EMPTY
     if not above:

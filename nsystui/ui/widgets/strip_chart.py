@@ -69,8 +69,6 @@ class StripChart(TimeChart):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"strip-chart--lane"}
 
-    DEFAULT_CSS = "StripChart > .strip-chart--lane { color: $foreground; }"
-
     @dataclass
     class CursorMoved(Message):
         """Posted when the cursor is in another lane or column."""
@@ -137,12 +135,6 @@ class StripChart(TimeChart):
         self.set_reactive(TimeChart.cursor_lane, self.validate_cursor_lane(self.cursor_lane))
         self.fit_window()
         self.repaint_changes()
-
-    def rows_of(self, lane: int) -> tuple[int, int]:
-        if self._halves or not self.lanes:
-            return lane // 2, lane // 2
-        first = sum(lane_above.height for lane_above in self.lanes[:lane])
-        return first, first + self.lanes[lane].height - 1
 
     def is_current(self, lane: int) -> bool:
         """Return whether the cursor is in a lane, or in the next lane if the lanes share a row."""
@@ -368,7 +360,6 @@ class StillChart(StripChart, can_focus=False):
     """Lanes without a cursor."""
 
     HAS_CURSOR = False
-    DEFAULT_CSS = "StillChart { display: none; }"
 
     def fit_lines(self, lines: int) -> int:
         """Use at most ``lines`` lines; return a lane's rows, 0 if too few or before the layout."""

@@ -99,10 +99,6 @@ class ColumnMeasure:
         """Return ``value`` in words, without characters that a terminal would obey."""
         return "" if self.is_text and value is None else self.wording.cell(value)
 
-    def see(self, shown: str) -> None:
-        """Widen the column for a formatted value."""
-        self.widest = max(self.widest, width_of(shown))
-
     def heading(self, width: int, sort_mark: str, bar_width: int = 0) -> str:
         """Return the heading in ``width`` cells (``bar_width`` of them for a bar), with ``sort_mark`` at its end."""
         if bar_width and self.column.unit is not Unit.PERCENT:
@@ -263,7 +259,7 @@ class TableLayout:
         named = [self.names.get(value, value) if isinstance(value, str) else value for value in row]
         shown = [measure.format(value) for measure, value in zip(self.measures, named, strict=True)]
         for index, (measure, text) in enumerate(zip(self.measures, shown, strict=True)):
-            measure.see(prefix + text if index == self.tree_column else text)
+            measure.widest = max(measure.widest, width_of(prefix + text if index == self.tree_column else text))
         return shown
 
     def hidden_facts(self, row: Row) -> dict[str, str]:
@@ -319,11 +315,10 @@ class TableLayout:
         measures = [(self.measures[placed.index], placed.width) for placed in self.placed]
         return letters_of({measure.column.key: measure.heading(width, "") for measure, width in measures}, "s")
 
-    def key_next_to(self, key: str | None, step: int) -> str | None:
-        """Return the key of the next column (``step=-1``: the previous), even if it is not shown."""
+    def key_after(self, key: str | None) -> str | None:
+        """Return the key of the next column, even if it is not shown."""
         keys = [measure.column.key for measure in self.measures if measure.column.importance < FILES_ONLY]
-        index = keys.index(key) if key in keys else (-1 if step > 0 else 0)
-        return keys[(index + step) % len(keys)] if keys else None
+        return keys[(keys.index(key) + 1) % len(keys) if key in keys else 0] if keys else None
 
     def descends(self, key: str) -> bool:
         """Return whether rows are first sorted descending: by amounts, not names and times."""

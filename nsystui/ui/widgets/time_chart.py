@@ -5,6 +5,7 @@ A key repaints changed cells: Textual would send each line up to its last change
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,9 +19,9 @@ from textual.reactive import reactive
 from textual.strip import Strip
 
 from nsystui.base.text import fit, safe_text
-from nsystui.ui.page import draws_in_ascii
+from nsystui.ui.page import CategoryWidget, draws_in_ascii
+from nsystui.ui.widgets.pages import RowWindow
 from nsystui.ui.widgets.repainting import OwnFocus
-from nsystui.ui.widgets.window import CategoryWidget, RowWindow
 
 MARKER = "▸ "
 """The mark before the label of the cursor's lane."""
@@ -64,17 +65,9 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"time-chart--axis", "time-chart--current"}
 
-    DEFAULT_CSS = """
-    TimeChart { height: 1fr; }
-    TimeChart > .time-chart--axis { color: $foreground 75%; }
-    TimeChart > .time-chart--current { text-style: bold; }
-    """
-
     label_of: Callable[[int], str]
     value_of: Callable[[int], str]
     """Return the label of a lane, and the value at its right."""
-    rows_of: Callable[[int], tuple[int, int]]
-    """Return the first and last row of a lane."""
     cells_of: Callable[[int, int], tuple[str, Sequence[Style]]]
     """Return character and style for each column of a lane's row, including the cursor."""
     axis_cells: Callable[[int], str]
@@ -110,6 +103,11 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
     def lane_at(self, row: int) -> tuple[int, int]:
         """Return a row's (first) lane, and the row's index in it."""
         return self._row_parts[row]
+
+    def rows_of(self, lane: int) -> tuple[int, int]:
+        """Return the first and last row of a lane, or the row that it shares with the lane before it."""
+        last = max(bisect_left(self._row_parts, (lane + 1, 0)) - 1, 0)
+        return last - (self._row_parts[last][1] if self._row_parts else 0), last
 
     def label_words(self, lane: int, part: int, plain: Style) -> Words:
         """Return the label of a row of a lane, ``label_width`` cells."""

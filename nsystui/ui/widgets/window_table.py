@@ -23,10 +23,10 @@ from textual.timer import Timer
 
 from nsystui.base.answer import Answer, Record, Row, TableAnswer, Value, record
 from nsystui.base.text import shorten, width_of
-from nsystui.ui.widgets.pages import PageCache, same_row
+from nsystui.ui.page import CategoryWidget
+from nsystui.ui.widgets.pages import PageCache, RowWindow, same_row
 from nsystui.ui.widgets.repainting import OwnFocus
 from nsystui.ui.widgets.table_layout import PieceKind, TableLayout, message_lines
-from nsystui.ui.widgets.window import SEVERITIES, CategoryWidget, RowWindow
 
 _LETTER_STYLE = Style(reverse=True)
 """The style of a letter that can be pressed."""
@@ -83,9 +83,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     """A scrolling table of an ``Answer``.
 
     Args:
-        empty_text: Sentences for an empty table: why it is empty, and what to record.
         elastic: See `TableLayout`.
-        prefix: For a tree: the text before a row's first text column (indentation and ``▶``/``▼``).
         row_style: Returns a row's category (of `base.drawing.CATEGORIES`) or ``None`` from its values by column. The
             category colours the name and the bar; a severity colours its letter, not the name.
         bar_category: The category of bars in rows without a category.
@@ -114,24 +112,13 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         *("window-table--bar", "window-table--title"),
     }
 
-    DEFAULT_CSS = """
-    WindowTable { height: 1fr; }
-    WindowTable > .window-table--header { text-style: bold underline; color: $foreground; }
-    WindowTable > .window-table--cursor { background: $primary-darken-2; color: $block-cursor-foreground; }
-    WindowTable:ansi > .window-table--cursor {
-        background: $block-cursor-background; color: $block-cursor-foreground;
-    }
-    WindowTable:nocolor > .window-table--cursor {
-        background: ansi_default; color: ansi_default; text-style: reverse;
-    }
-    WindowTable > .window-table--title { text-style: bold; color: $foreground; }
-    WindowTable > .window-table--empty { color: $foreground 75%; }
-    WindowTable > .window-table--bar { color: $foreground 60%; }
-    """
-
     cursor_row: reactive[int] = reactive(0, repaint=False, init=False)
     """The row under the cursor, from 0; 0 also in an empty table."""
 
+    empty_text = ""
+    """Sentences for an empty table: why it is empty, and what to record."""
+    prefix: Callable[[int], str] | None = None
+    """Returns the text before a row's first text column in a tree (indentation and ``▶``/``▼``)."""
     title: tuple[str, str] = ("", "")
     """A line above the headings: a name for the rows, shown with their number, and further words."""
     sorted_by: tuple[str, bool] | None = None
@@ -144,11 +131,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def __init__(
         self,
-        answer: Answer | None = None,
         *,
-        empty_text: str = "",
         elastic: str | None = None,
-        prefix: Callable[[int], str] | None = None,
         row_style: Callable[[Record], str | None] | None = None,
         bar_category: str | None = None,
         background: bool = False,
@@ -156,8 +140,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         id: str | None = None,  # noqa: A002
     ) -> None:
         super().__init__(id=id)
-        self.empty_text, self.elastic, self.bar_category = empty_text, elastic, bar_category
-        self.prefix, self.row_style = prefix, row_style
+        self.elastic, self.bar_category, self.row_style = elastic, bar_category, row_style
         self.cell_styles: Callable[[Record], Mapping[str, str]] | None = None
         """Returns categories of single columns, by key, from the values of a row."""
         self.background, self.free_keys = background, frozenset(free_keys)
@@ -171,8 +154,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._is_selecting = False  # whether Enter waits for its row to be read
         self._cache: PageCache | None = None
         self._letters: Mapping[str, str] = {}  # column keys by letter, while an order is picked
-        if answer is not None:
-            self.set_answer(answer)
 
     def set_answer(self, answer: Answer, keep_cursor: bool = False) -> None:
         """Show ``answer``, with the cursor on the same row if the user moved it there.
@@ -281,7 +262,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         letters = self._letters
         self._show_letters({})
         if event.key == "s":
-            self.sort_next_column()
+            if key := self._table.key_after(self._requested_order[0] if self._requested_order else None):
+                self.sort_by(key)
         elif event.key in letters:
             self._sort_or_reverse(letters[event.key])
 
@@ -289,12 +271,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         if self._requested_order is not None and self._requested_order[0] == key:
             self._request_order(key, not self._requested_order[1])
         else:
-            self.sort_by(key)
-
-    def sort_next_column(self, step: int = 1) -> None:
-        """Request the order of the next column (``step=-1``: the previous), even if it is not shown."""
-        key = self._table.key_next_to(self._requested_order[0] if self._requested_order else None, step)
-        if key is not None:
             self.sort_by(key)
 
     def sort_by(self, key: str) -> None:
@@ -545,7 +521,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         category = self.row_style(values) if values is not None and self.row_style is not None else None
         categories = self.cell_styles(values) if values is not None and self.cell_styles is not None else {}
         bar_category = category or self.bar_category
-        name = self.words_style(category) if category and category not in SEVERITIES else self.rich_style
+        name = self.words_style(category) if category and category not in ("error", "warning") else self.rich_style
         bar = self.fill_style(bar_category) if bar_category else self._style("window-table--bar")
         pieces = {PieceKind.NAME: name, PieceKind.BAR: bar, PieceKind.OTHER: self.rich_style}
         return pieces, {key: self.words_style(category_name) for key, category_name in categories.items()}
