@@ -21,6 +21,7 @@ from nsystui.exports.nccl_log.files import STDIN, FileKind, kind_of, named
 from nsystui.questions.queries.numbering import numbering
 
 if TYPE_CHECKING:
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.job.opening import JobSource
     from nsystui.questions.nccl_log.summary import IterationSpan
     from nsystui.ui.app import Look, NsystuiApp
@@ -95,7 +96,28 @@ def run(request: Request) -> int:
     from nsystui.ui.app import NsystuiApp
 
     source = replace(source_of(request, exports) if exports else JobSource(()), logs=logs, log_steps=steps)
-    return run_app(request.screen, environ, NsystuiApp(source, look_of(request.screen, environ)))
+    app = NsystuiApp(source, look_of(request.screen, environ))
+    status = run_app(request.screen, environ, app)
+    return _compare(request.screen, environ, app) if app.other_files else status
+
+
+def _compare(screen: Drawn, environ: Mapping[str, str], app: NsystuiApp) -> int:
+    """Compare the job of a closed application with the other job that its user named."""
+    from nsystui.base.selection import Selection
+    from nsystui.questions.compare import ComparisonOptions, Side, job_labels
+    from nsystui.questions.kernels.summary import Names
+    from nsystui.ui.diff_app import DiffApp
+
+    if app.job is not None:
+        app.job.close()
+    sources = app.source, replace(app.source, files=app.other_files, logs=(), ranks="")
+
+    def sides_of(jobs: Sequence[OpenJob]) -> tuple[Side, Side]:
+        a, b = map(Side, jobs, (Selection(), Selection()), job_labels(jobs, [source.files for source in sources]))
+        return a, b
+
+    options, look = ComparisonOptions(Names.SMART), look_of(screen, environ)
+    return run_app(screen, environ, DiffApp(sources, sides_of, options, look))
 
 
 def checked_terminal(command: str) -> Mapping[str, str]:

@@ -117,6 +117,7 @@ class NsystuiApp(App[int], LoadingListener):
             self._filters.append(AsciiFilter())
         self.source = source
         self.sources = [source]
+        self.other_files: tuple[str, ...] = ()
         self.job: OpenJob | None = None
         self.selection = Selection()
         self.files: dict[Path, FileState] = {}

@@ -511,14 +511,23 @@ class JobScreen(AskingScreen):
         self.lay_over(screen_of("palette"))
 
     def open_question(self, question: Question) -> None:
-        """Open a question's table or map, or ask for the ranks to compare."""
+        """Open a question's table or map, or ask for a comparison's other side."""
         if not self.has_job():
             return
-        if question.rows.home == COMPARISON:
-            find = partial(screen_of, "comparison", self.job, self.selection)
-            self.prompt.ask("compare ranks A -- B (two jobs: nsystui diff A… -- B…)", "", find, self.lay_over)
-        else:
+        if question.rows.home != COMPARISON:
             self.lay_over(screen_of("recipe" if question.map is None else "recipe map", question))
+            return
+        groups = ", or ranks A -- B" if self.job is not None and len(self.job.ranks) > 1 else ""
+
+        def compare(other: Screen[None] | tuple[str, ...]) -> None:
+            if isinstance(other, tuple):
+                self.explorer.other_files = other  # the application for comparisons follows
+                self.action_quit()
+            else:
+                self.lay_over(other)
+
+        find = partial(screen_of, "comparison", self.job, self.selection)
+        self.prompt.ask(f"compare with a path{groups}", "", find, compare)
 
     def select_window(self, window: Window) -> None:
         self.explorer.select(self.selection.with_window(window))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import textwrap
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from textual import events
 from textual.widget import Widget
 
-from nsystui.base.answer import Answer, Record, TableAnswer, Value, record
+from nsystui.base.answer import Answer, Column, Record, Row, TableAnswer, Value, record
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, parse_numbers
 from nsystui.base.text import safe_text, shorten, spans, width_of
+from nsystui.exports.discover import discover
 from nsystui.questions.compare import TABLES, ComparisonOptions, Side, worded
 from nsystui.questions.compare.pairs import GONE
 from nsystui.questions.compare.side import smart_names_of
@@ -127,7 +130,7 @@ class DiffScreen(FilteredTableScreen):
         headline = "" if summary is None else summary.headline
         lines = textwrap.wrap(safe_text(headline), max(1, self.app.size.width), max_lines=2, placeholder=" …")
         self.verdict.show_lines([[(line, "bold")] for line in lines])
-        super().show(shown if summary is None else replace(shown, notes=summary.remarks), same_place)
+        super().show(with_bars(shown) if summary is None else replace(shown, notes=summary.remarks), same_place)
         self._share_room()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -152,12 +155,13 @@ class DiffScreen(FilteredTableScreen):
         return smart_names_of(*self.sides)
 
     def row_details(self) -> Details:
-        """Return the row's details; summary rows are named by measure."""
+        """Return the row's details without the bar, which repeats the difference; summary rows are named by measure."""
         answer, row = self.table.answer, self.table.current_row
         if answer is None or row is None:
             return []
         name = "what" if self._current == _SUMMARY else self.table.name_key
-        (title, *_), *more_lines = row_details(answer.columns, row, name, self.table.hidden_facts)
+        facts = {key: words for key, words in self.table.hidden_facts.items() if key != BAR.key}
+        (title, *_), *more_lines = row_details(answer.columns, row, name, facts)
         return [[title.strip()], *more_lines]
 
     def natural_order(self) -> tuple[str | None, bool]:
@@ -277,10 +281,11 @@ class DiffScreen(FilteredTableScreen):
         await self.go_to_view(_VIEWS[table], selection, names=names.value)
 
     def answer_to_export(self) -> Answer | None:
-        """Return the table; for the summary, plain values with a column of units."""
+        """Return the table without bars; for the summary, plain values with a column of units."""
         if self.answer is not None and self._current == _SUMMARY:
             return rows_with(self.answer, self.words)
-        return self.table.answer
+        shown = self.table.answer
+        return shown.plain if isinstance(shown, WithBars) else shown
 
     def proposed_name(self, table: str) -> str | None:
         from nsystui.output.files import propose_name
@@ -298,6 +303,27 @@ def _side_of(text: str) -> int:
     return "AB".index(word)
 
 
+# -- typed by the user ------------------------------------------------------------------------------------------------
+
+
+def comparison_with(job: OpenJob, selection: Selection, text: str) -> DiffScreen | tuple[str, ...]:
+    """Return the comparison of the ranks that ``text`` names, or the files of another job. Raises NsystuiError."""
+    # A text of numbers, such as ``0-3 -- 4-7``, names ranks unless a file has that name.
+    if re.fullmatch(r"[\d\s,-]+", text) and not os.path.lexists(text.strip()):
+        return comparison_of_ranks(job, selection, *groups_of(job, text))
+    from nsystui.store.opened import look_at
+
+    try:
+        names = tuple(os.path.expanduser(word) for word in shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"{text}: {str(error).lower()}") from None
+    paths = discover(names)
+    if not paths:
+        raise UsageError("name the exports of the other job, or their folder")
+    look_at(paths[0])
+    return names
+
+
 def comparison_of_ranks(
     job: OpenJob, selection: Selection, first: Collection[int], second: Collection[int]
 ) -> DiffScreen:
@@ -310,8 +336,8 @@ def comparison_of_ranks(
     return DiffScreen((side(first), side(second)))
 
 
-def comparison_with(job: OpenJob, selection: Selection, text: str) -> DiffScreen:
-    """Return the comparison of the ranks in ``0-3 -- 4-7``, or of ``0-3`` and all other ranks. Raises UsageError."""
+def groups_of(job: OpenJob, text: str) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the ranks in ``0-3 -- 4-7``, or ``0-3`` and all other ranks. Raises UsageError."""
     first, dashes, second = (word.strip() for word in text.partition("--"))
     a = parse_numbers(first, "ranks")
     b = parse_numbers(second, "ranks") if dashes else frozenset(item.rank for item in job.ranks) - a
@@ -321,7 +347,47 @@ def comparison_with(job: OpenJob, selection: Selection, text: str) -> DiffScreen
         raise UsageError("these are all ranks: there are no others to compare with")
     if a == b:
         raise UsageError("both groups have the same ranks")
-    return comparison_of_ranks(job, selection, a, b)
+    return a, b
+
+
+# -- the tables as they are drawn, with a diverging bar at each difference ---------------------------------------------
+
+BAR = Column("bar", header="Bar", label="▼ less │ more ▲", importance=2)
+_HALF = 6  # cells of a bar on each side of its middle
+
+
+@dataclass(frozen=True)
+class WithBars(TableAnswer):
+    """A comparison with bars; sorting by the bars sorts by the difference."""
+
+    plain: TableAnswer | None = None
+
+    def sorted_by(self, key: str, descending: bool) -> WithBars:
+        assert self.plain is not None
+        return with_bars(self.plain.sorted_by("difference" if key == BAR.key else key, descending))
+
+
+def with_bars(answer: TableAnswer) -> WithBars:
+    """Return the answer with a bar behind each difference, scaled to the largest difference."""
+    index = [column.key for column in answer.columns].index("difference")
+    changes = [float(value) if isinstance(value := row[index], int | float) else None for row in answer.rows]
+    largest = max((abs(change) for change in changes if change is not None), default=0.0)
+    rows: list[Row] = [
+        (*row[: index + 1], _bar(change, largest), *row[index + 1 :])
+        for row, change in zip(answer.rows, changes, strict=True)
+    ]
+    columns = (*answer.columns[: index + 1], BAR, *answer.columns[index + 1 :])
+    return WithBars(answer.name, columns, rows, answer.total, answer.notes, plain=answer)
+
+
+def _bar(change: float | None, largest: float) -> str | None:
+    if change is None:
+        return None
+    halves = round(2 * _HALF * abs(change) / largest) if largest else 0
+    full, half = divmod(halves, 2)
+    if change < 0:
+        return ("▼" + "▐" * half + "█" * full).rjust(_HALF + 1) + "│" + " " * (_HALF + 1)
+    return " " * (_HALF + 1) + "│" + ("█" * full + "▌" * half + ("▲" if change > 0 else "")).ljust(_HALF + 1)
 
 
 def change_styles(values: Record) -> dict[str, str]:
@@ -329,7 +395,8 @@ def change_styles(values: Record) -> dict[str, str]:
     change = values.get("difference")
     if not change or not isinstance(change, int | float):
         return {}
-    return {"difference": "worse" if change > 0 else "better"}
+    category = "worse" if change > 0 else "better"
+    return {"difference": category, BAR.key: category}
 
 
 def summary_styles(summary: TableAnswer) -> dict[Value, dict[str, str]]:

@@ -48,7 +48,7 @@ class RankComparison:
         if not screen.has_job() or screen.job is None:
             return
         if len(screen.job_ranks) < 2:
-            screen.say("only one rank is open: `nsystui diff A… -- B…` compares two jobs")
+            screen.say("only one rank is open: ctrl+p compares two jobs")
         elif rank is None or not str(rank).isdecimal():
             compare_straggler(screen)
         elif marked is None:
