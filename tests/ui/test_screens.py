@@ -17,7 +17,6 @@ from textual.worker import Worker
 from nsystui.cli import main
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.kernels.summary import Names
-from nsystui.questions.nvtx.listing import nvtx_tree_table
 from nsystui.questions.nvtx.paths import NodeKind
 from nsystui.store.session import Computation
 from nsystui.ui.app import NsystuiApp
@@ -116,14 +115,18 @@ async def test_e_writes_what_the_command_prints_byte_for_byte(job, cache, tmp_pa
 
 
 @pytest.mark.campaign
-async def test_e_writes_all_paths_of_the_nvtx_tree_as_the_command_prints_them(job, cache, tmp_path):
-    async with running(job, cache, WIDE, "5", "e") as (app, pilot):
-        await answer(app, pilot, str(tmp_path / "paths.csv"))
-        tree = app.screen.nvtx_tree
-    rows = records((tmp_path / "paths.csv").read_text(encoding="utf-8"))
-    assert len(rows) == nvtx_tree_table(tree).total
-    deepest = max(rows, key=lambda row: int(row["Level"]))
+async def test_e_writes_the_opened_rows_of_the_nvtx_tree(job, cache, tmp_path):
+    async with running(job, cache, WIDE, "5", "down", "right", "down", "right", "e") as (app, pilot):
+        await answer(app, pilot, str(tmp_path / "rows.csv"))
+        outline = app.screen.outline
+        shown, lines = outline.page(0, len(outline)), [one for one in outline.lines if not one.rest]
+    rows = records((tmp_path / "rows.csv").read_text(encoding="utf-8"))
+    names = [row[0] for row in shown if not str(row[0]).startswith("…")]
+    assert [row["Path"].rpartition(" › ")[2] for row in rows] == names
+    assert [int(row["Total Time (ns)"]) for row in rows] == [one.node.total for one in lines]
+    deepest = max(rows, key=lambda row: int(row["Level"] or -1))
     assert deepest["Path"].count(" › ") == int(deepest["Level"]) > 0
+    assert {row["Rank"] for row in rows} <= {"", "0", "1"}
 
 
 @pytest.mark.campaign

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from textual.widget import Widget
 
-from nsystui.base.answer import START, Answer, Column, Record, Row, Unit
+from nsystui.base.answer import START, Answer, Column, Record, Row, TableAnswer, Unit
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.units import format_value
+from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nvtx.listing import REPLAYED, kernels_of, nvtx_names, nvtx_tree_table
+from nsystui.questions.nvtx.listing import REPLAYED, kernels_of, nvtx_names, tree_columns
 from nsystui.questions.nvtx.paths import Folding, NodeKind, TreeGrouping
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.questions.queries.question import View
@@ -136,6 +137,33 @@ class NvtxOutline(Outline[Node]):
         assert row is not None
         return row
 
+    def table(self) -> TableAnswer:
+        """Return the opened rows for a file, with their paths and the starts of single ranges.
+
+        As on the screen, ranks and threads are rows, but without a level.
+        """
+        rows: list[Row] = []
+        parents: list[tuple[int, str]] = []  # the depths and paths of the rows around
+        for line in self.lines:
+            node = line.node
+            if line.rest:
+                continue
+            while parents and parents[-1][0] >= line.depth:
+                parents.pop()
+            label = _label(node)
+            is_group = node.kind in _GROUPS
+            if not is_group:
+                label = f"{parents[-1][1]} › {label}" if parents else label
+                parents.append((line.depth, label))
+            gpu = (node.gpu_total, node.gpu_median, node.gpu_ops)
+            owner = node.role if self.tree.by is TreeGrouping.ROLE else node.rank
+            thread_cells = (owner, None if node.thread is None else tid_of(node.thread))
+            sums = (node.count, node.total, node.average, node.self_total)
+            last = (node.window.start if node.index is not None else None, *[node.replayed] * self.tree.has_replays)
+            rows.append((label, None if is_group else len(parents) - 1, *sums, *gpu, *thread_cells, *last))
+        columns = (*tree_columns(self.tree.by), START, *[REPLAYED] * self.tree.has_replays)
+        return TableAnswer("nvtx-rows", columns, rows, len(rows), self.notes)
+
 
 class NvtxScreen(OutlineScreen[Node]):
     """The tree of ranges."""
@@ -228,8 +256,8 @@ class NvtxScreen(OutlineScreen[Node]):
         return "idle" if values["gpu"] is None and values.get("replayed") is None else None
 
     def answer_to_export(self) -> Answer | None:
-        """Return the tree as ``nsystui nvtx`` prints it: all paths, open or not."""
-        return None if self.nvtx_tree is None else nvtx_tree_table(self.nvtx_tree)
+        """Return the opened rows; ``nsystui nvtx`` prints the whole tree."""
+        return None if self.outline is None else self.outline.table()
 
     def label_of(self, node: Node) -> str:
         """Return the name of a node, without its number of ranges."""
