@@ -229,7 +229,7 @@ async def test_prompts_and_what_is_selected_show_a_name_in_printable_text(job, c
                 assert app.screen.prompt.is_open
                 found.look(app, (number, key))
                 if key != "f":
-                    app.screen.prompt._input.value = f"/no/{text}/x"
+                    app.screen.prompt.input.value = f"/no/{text}/x"
                     await pilot.press("enter")
                     assert app.screen.prompt.is_open
                     found.look(app, (number, key, "enter"))
