@@ -161,13 +161,13 @@ class MadeBatch:
 class MadeStream(Checked):
     """A stream of made ``batches`` for DuckDB to read once, each passed to ``watch`` first, like `WatchedStream`.
 
-    ``names`` are its columns, with whether each has bytes. Keep the stream while DuckDB may read its memory.
+    ``have_bytes``: whether each column has bytes, or integers. Keep the stream while DuckDB may read its memory.
     """
 
     def __init__(
-        self, names: Mapping[str, bool], batches: Iterator[MadeBatch], watch: Callable[[MadeBatch], object]
+        self, have_bytes: Mapping[str, bool], batches: Iterator[MadeBatch], watch: Callable[[MadeBatch], object]
     ) -> None:
-        self._names, self._batches, self._watch = names, batches, watch
+        self._have_bytes, self._batches, self._watch = have_bytes, batches, watch
         self._kept: dict[int, object] = {}
         self._numbers = itertools.count(1)
         self._release_schema = _RELEASE_SCHEMA(_forget)
@@ -191,8 +191,8 @@ class MadeStream(Checked):
     def _write_schema(self, out: _Schema) -> int:
         release = ctypes.cast(self._release_schema, ctypes.c_void_p).value
         parts = [
-            _Schema(_VIEWS if is_bytes else _INTEGERS, name.encode(), None, _NULLABLE, 0, None, None, release)
-            for name, is_bytes in self._names.items()
+            _Schema(_VIEWS if has_bytes else _INTEGERS, name.encode(), None, _NULLABLE, 0, None, None, release)
+            for name, has_bytes in self._have_bytes.items()
         ]
         children = (ctypes.POINTER(_Schema) * len(parts))(*map(ctypes.pointer, parts))
         self._kept[-next(self._numbers)] = parts, children
@@ -226,18 +226,18 @@ class MadeStream(Checked):
             return _Array(rows, missing, 0, len(buffers), len(parts), pointers, children, None, release, private)
 
         columns = []
-        for name, is_bytes in self._names.items():
-            values, more = batch.columns[name]
-            values = np.ascontiguousarray(values)
-            if is_bytes:
-                assert more is not None
-                size = np.array([more.nbytes], np.int64)
-                kept.extend((values, more, size))
-                columns.append(array(0, [None, values.ctypes.data, more.ctypes.data, size.ctypes.data], (), 0))
+        for name, has_bytes in self._have_bytes.items():
+            if has_bytes:
+                views, bytes_ = map(np.ascontiguousarray, batch.columns[name])
+                size = np.array([bytes_.nbytes], np.int64)
+                kept.extend((views, bytes_, size))
+                columns.append(array(0, [None, views.ctypes.data, bytes_.ctypes.data, size.ctypes.data], (), 0))
                 continue
-            bits = None if more is None else np.packbits(more, bitorder="little")
+            values, present = batch.integers(name)
+            values = np.ascontiguousarray(values)
+            bits = None if present is None else np.packbits(present, bitorder="little")
             kept.extend((values, bits))
-            missing = 0 if more is None else rows - int(more.sum())
+            missing = 0 if present is None else rows - int(present.sum())
             columns.append(array(missing, [None if bits is None else bits.ctypes.data, values.ctypes.data], (), 0))
         whole = array(0, [None], columns, key)
         self._kept[key] = kept

@@ -36,13 +36,12 @@ _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((kind - 12) // 2 for ki
 _SHIFTS = np.array([64 - 8 * int(size) if size else 0 for size in _SIZES[:12]], np.int64)
 """Bits to shift the eight bytes at a number, so that the number stays."""
 _INLINE = 12
+"""The most bytes of a text that are in its view."""
 _MASKS = np.where(np.arange(_INLINE) < np.arange(_INLINE + 1)[:, None], 255, 0).astype(np.uint8).view(np.int32)
-"""The bytes of a short text by its length."""
+"""The bits of a text in its first twelve bytes, by length."""
 _MARGIN = 256
 """Zeros after an interior page."""
 _END = np.int64((1 << 63) - 1)
-
-
 _Batch = dict[str, tuple[Array, Array | None]]
 
 

@@ -169,9 +169,8 @@ class Schema:
 
         Bytes, because programs use any encoding: the packer makes valid text of them.
         """
-        if not self.has_column(table, column):
-            return "x''"
-        sql = NativeText(f"ifnull(CAST(\"{column}\" AS BLOB), x'')")
+        exists = self.has_column(table, column)
+        sql = NativeText(f"ifnull(CAST(\"{column}\" AS BLOB), x'')" if exists else "x''")
         sql.native = column
         return sql
 

@@ -225,7 +225,7 @@ class Lookups:
         self.connection.execute(f"CREATE OR REPLACE TABLE {name} ({lookup.definition})")
         if self.native.has(lookup.table):
             arriving = self.connection.from_arrow(export.stream(lookup.query))
-            incoming = f"SELECT {_as_text(_kinds_of(arriving))} FROM arriving"  # the name of the variable
+            incoming = f"SELECT {_as_text(arriving)} FROM arriving"  # the name of the variable
             insert = f"INSERT INTO {name} WITH incoming AS ({incoming}) {lookup.resolve}"
             ((rows,),) = self.connection.execute(insert).fetchall()
             if lookup.table not in sources.TABLES:  # the pages of these are checked when their rows are read
@@ -272,13 +272,15 @@ class ArrivingRows:
             inspect(batch)
             self._watch(self._last)
 
+        stream: MadeStream | WatchedStream
         if pages is not None:
+            have_bytes = {"row_id": False} | {name: isinstance(sql, NativeText) for name, sql in self._columns.items()}
             batches = map(MadeBatch, pages.rows(self._chunk.first, self._chunk.last, self._columns))
-            names = {"row_id": False} | {name: isinstance(sql, NativeText) for name, sql in self._columns.items()}
-            return MadeStream(names, batches, check), _as_text(names, self._absent)
-        scan = replace(self._source, columns=self._columns).scan % (self._chunk.first, self._chunk.last)
-        stream = WatchedStream(export.stream(scan + condition), ["row_id", *self._columns], check)
-        return stream, _as_text(_kinds_of(connection.from_arrow(stream)), self._absent)
+            stream = MadeStream(have_bytes, batches, check)
+        else:
+            scan = replace(self._source, columns=self._columns).scan % (self._chunk.first, self._chunk.last)
+            stream = WatchedStream(export.stream(scan + condition), ["row_id", *self._columns], check)
+        return stream, _as_text(connection.from_arrow(stream), self._absent)
 
     def _check(self, batch: Batch | MadeBatch) -> None:
         """Raise ExportError if rows do not ascend or are outside the chunk: the export is damaged."""
@@ -440,23 +442,18 @@ def _with_types(source: Source) -> Source:
     return replace(source, makes=makes)
 
 
-def _kinds_of(arriving: duckdb.DuckDBPyRelation) -> dict[str, bool]:
-    """Return the columns of an Arrow stream, with whether each has bytes."""
-    return dict(zip(arriving.columns, (str(kind) == "BLOB" for kind in arriving.types), strict=True))
-
-
-def _as_text(columns: Mapping[str, bool], absent: Sequence[str] = ()) -> str:
+def _as_text(arriving: duckdb.DuckDBPyRelation, absent: Sequence[str] = ()) -> str:
     r"""Return SQL for the columns of an Arrow stream: bytes except payloads as text, invalid UTF-8 as ``\xE9``.
 
-    ``columns`` are their names, with whether they have bytes. ``absent`` columns are NULL.
+    ``absent`` columns are NULL. The driver types a text without rows as integers.
     """
-    texts = [
+    columns = [
         f'coalesce(try(decode("{column}")), CAST("{column}" AS VARCHAR)) AS "{column}"'
-        if has_bytes and column != "blob"
+        if kind == "BLOB" and column != "blob"
         else f'"{column}"'
-        for column, has_bytes in columns.items()
+        for column, kind in zip(arriving.columns, map(str, arriving.types), strict=True)
     ]
-    return ", ".join(texts + _nulls(absent))
+    return ", ".join(columns + _nulls(absent))
 
 
 def _nulls(columns: Iterable[str]) -> list[str]:
