@@ -161,7 +161,7 @@ class MadeBatch:
 class MadeStream(Checked):
     """A stream of made ``batches`` for DuckDB to read once, each passed to ``watch`` first, like `WatchedStream`.
 
-    ``have_bytes``: whether each column has bytes, or integers. Keep the stream while DuckDB may read its memory.
+    ``have_bytes``: whether each column has bytes. Keep the stream while DuckDB may read its memory.
     """
 
     def __init__(
