@@ -28,7 +28,7 @@ from nsystui.base.text import is_utf8
 from nsystui.base.types import grouped
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.opening import ExportFile
-from nsystui.store.results import Caps, Results, version_of_reading
+from nsystui.store.remember import Caps, Results, version_of_reading
 from nsystui.store.seals import ANOTHER, Seal, read_facts, write_facts
 
 if TYPE_CHECKING:

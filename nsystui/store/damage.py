@@ -11,7 +11,7 @@ from nsystui.base.partial_files import remove
 from nsystui.exports import opening
 from nsystui.exports.opening import named
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles
-from nsystui.store.results import Results
+from nsystui.store.remember import Results
 from nsystui.store.seals import changed
 
 _KNOWN = "damage"

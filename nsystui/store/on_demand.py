@@ -24,8 +24,8 @@ from nsystui.store.damage import raise_of_damage, remembered_damage
 from nsystui.store.database import make_table
 from nsystui.store.packing import WORK_TABLES, MemorySink, Packer, PackingDatabase, Sink
 from nsystui.store.reader import Lookups
+from nsystui.store.remember import Results
 from nsystui.store.report import has_span
-from nsystui.store.results import Results
 from nsystui.store.tally import LeftOut, Tally, tallied, tally_columns
 
 if TYPE_CHECKING:

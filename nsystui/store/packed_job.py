@@ -34,8 +34,8 @@ from nsystui.exports.schema import GpuClock
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
 from nsystui.store.damage import REPLACED
 from nsystui.store.database import Limits, connect
+from nsystui.store.remember import Results, bundle_of, write_bundles
 from nsystui.store.report import PackedReport
-from nsystui.store.results import Results, bundle_of, write_bundles
 from nsystui.store.seals import ANOTHER, Seal, changed, check, facts_of, facts_text, modified_ns, seal_of, sealed
 
 if TYPE_CHECKING:

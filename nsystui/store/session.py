@@ -32,8 +32,8 @@ from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
 from nsystui.store.captures import joined, with_joined_captures
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
 from nsystui.store.database import Limits, check_addresses, connect, engine_of, keep_metadata, memory_errors, series
+from nsystui.store.remember import Memory, Results
 from nsystui.store.report import Clock, PackedTables, Report, aligned, most_rows
-from nsystui.store.results import Memory, Results
 from nsystui.store.tally import Tally
 from nsystui.store.views import Rows, loaded_rows, make_view, packed_rows, used_columns
 
@@ -125,6 +125,8 @@ class Session:
     _current_views: set[str] = field(default_factory=set)
     _on_demand: dict[int, OnDemand] = field(default_factory=dict)
     _identities: dict[int, str] = field(default_factory=dict)
+    large_questions: Memory = field(default_factory=lambda: Memory(0))
+    """The lock of questions about all rows of a large table, without their results."""
     _memory: Memory = field(default_factory=Memory)
     _expected: Fields = field(default_factory=dict)
     _tallied: Collection[str] | None = None
@@ -153,8 +155,6 @@ class Session:
 
         self.warn = warn_once
         self.room = Room(self.cache)
-        self.large_questions = threading.Lock()
-        """Held during a question about all rows of a large table: two at once would need twice the memory."""
         check_addresses()
 
     @property
@@ -579,7 +579,7 @@ class Session:
         else:
             results = self._results(self.exports[report.index])
         variant = f"{report.clock_rate:+}" if report.clock_rate else ""
-        return replace(results, memory=self._memory if in_memory else None, variant=variant)
+        return replace(results, memory=self._memory if in_memory else results.memory, variant=variant)
 
     def _results(self, file: ExportFile) -> Results:
         return self._without_files(file.path) if self.cache is None else self.cache.results_of(file)

@@ -16,7 +16,7 @@ from nsystui.base.partial_files import why_not_ours
 from nsystui.exports.opening import ExportFile, check, look
 from nsystui.store.cache import Cache
 from nsystui.store.damage import damage_line, known_damage
-from nsystui.store.results import Results, version_of
+from nsystui.store.remember import Results, version_of
 
 if TYPE_CHECKING:
     from nsystui.base.kernel_families import Rules

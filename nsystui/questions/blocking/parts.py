@@ -50,8 +50,8 @@ from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
+from nsystui.store.remember import Arrays
 from nsystui.store.report import Report
-from nsystui.store.results import Arrays
 from nsystui.store.session import Computation, Session
 
 BLOCKERS = {

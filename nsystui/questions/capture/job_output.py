@@ -16,8 +16,8 @@ from nsystui.exports.metadata import pid_of
 from nsystui.questions.queries.time_window import recorded
 from nsystui.questions.steps.task_steps import NO_STEP
 from nsystui.store.packed_job import JobReport
+from nsystui.store.remember import Results
 from nsystui.store.report import Report
-from nsystui.store.results import Results
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:

@@ -30,12 +30,12 @@ from nsystui.questions.nccl.units import whole
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import of_each_report, runs_of
 from nsystui.store import tables
+from nsystui.store.remember import json_array, json_of
 from nsystui.store.report import Report
-from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
+    from nsystui.store.remember import Arrays
 
 
 UNKNOWN = -1

@@ -35,8 +35,8 @@ from nsystui.questions.queries.process_rows import times_by_task
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import recorded
 from nsystui.store import tables
+from nsystui.store.remember import Arrays
 from nsystui.store.report import Report
-from nsystui.store.results import Arrays
 from nsystui.store.session import Session
 
 

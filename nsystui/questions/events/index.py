@@ -18,8 +18,8 @@ from nsystui.questions.queries.conditions import by_report, job_start, of_report
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_index import TimeIndex
+from nsystui.store.remember import Arrays
 from nsystui.store.report import Report
-from nsystui.store.results import Arrays
 from nsystui.store.session import Session
 
 _ROWS_PER_BIN = 200

@@ -39,7 +39,7 @@ from nsystui.questions.algebra.intervals import (
     union,
 )
 from nsystui.questions.queries.tasks import RankedTask
-from nsystui.store.results import Arrays
+from nsystui.store.remember import Arrays
 from nsystui.store.session import Session
 
 Shares = Floats

@@ -15,8 +15,8 @@ from nsystui.questions.gpu.device_time import DeviceIntervals, merged
 from nsystui.questions.queries.conditions import of_reports, where
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.store import tables
+from nsystui.store.remember import Arrays
 from nsystui.store.report import Report
-from nsystui.store.results import Arrays
 from nsystui.store.session import Session
 
 TRACED = 5_000

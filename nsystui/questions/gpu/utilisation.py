@@ -40,8 +40,8 @@ from nsystui.questions.queries.pauses import LONG, capture_note, hole_note, paus
 from nsystui.questions.queries.recording import WORK_CALLS, recording_advice, unrecorded_work
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, silent_processes, used_devices
 from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
+from nsystui.store.remember import Arrays
 from nsystui.store.report import Report
-from nsystui.store.results import Arrays
 from nsystui.store.session import Session
 
 _OF_SELECTED = ", with the work of the selected ranks only"

@@ -10,7 +10,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ from nsystui.questions.queries.tasks import GPU_TABLES, ROLE
 from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
-from nsystui.store.results import as_arrays, json_array, json_of, version_of
+from nsystui.store.remember import Arrays, as_arrays, json_array, json_of, remember, version_of
 from nsystui.store.session import Session
 
 PARTS = STARTUP, GAP, IN_GRAPH, TAIL = ("start-up", "gap", "in graph", "tail")
@@ -96,17 +95,13 @@ def attribute_once(job: OpenJob, spans: IdleSpans, with_ranges: bool) -> Attribu
         digest.update(np.ascontiguousarray(values).data)
     question, version = f"causes-{digest.hexdigest()[:16]}", version_of()
     results = session.results(report_at(session, min(task.report for task, _ in spans.gpus)))
-    result = results.load(question, version, partial(_stored_attribution, spans))
-    if result is None:
+
+    def compute() -> Arrays:
         result = attribute(job, spans, with_ranges)
         texts = [list(map(astuple, result.causes)), result.ranges, result.launchers]
-        columns = {key: getattr(result, key) for key in _STORED_COLUMNS}
-        results.save(question, {**columns, "words": json_array(texts)}, version)
-    return result
+        return {**{key: getattr(result, key) for key in _STORED_COLUMNS}, "words": json_array(texts)}
 
-
-def _stored_attribution(spans: IdleSpans, stored: Any) -> Attribution:
-    arrays = as_arrays(stored)
+    arrays = remember(results, question, compute, version, as_arrays)
     causes, ranges, launchers = json_of(arrays["words"])
     known = [Cause(*cause) for cause in causes]
     threads = [thread and (thread[0], thread[1]) for thread in launchers]

@@ -31,8 +31,8 @@ from nsystui.questions.host.segments import NO_SEGMENTS, Segments, Thread, by_th
 from nsystui.questions.queries.conditions import job_end, job_start, of_reports, where
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.store import tables
+from nsystui.store.remember import Arrays, json_array, json_of
 from nsystui.store.report import Report
-from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
 
 SAMPLE, OS_CALL, CUDA_CALL, PYTHON = KINDS = ("sample", "os", "cuda", "python")

@@ -16,7 +16,7 @@ from nsystui.base.selection import Selection, Task, Window, parse_window, window
 from nsystui.base.text import shell_word
 from nsystui.questions.queries.tasks import RankedTask, ranked_tasks, used_devices, world_size
 from nsystui.questions.queries.time_window import extent, shares_clock
-from nsystui.store.results import Memory, ResultKey
+from nsystui.store.remember import Memory, Results, remember
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -64,7 +64,6 @@ class OpenJob:
     """Receives the closing note about left-out rows."""
     _memory: Memory = field(default_factory=lambda: Memory(_MAX_RESULTS))
     _whole_busy: BusyIntervals | None = None
-    _smart_names: tuple[int, Mapping[str, str]] | None = None
 
     def close(self) -> None:
         """Close the session, after a note on the rows that were left out of any answer."""
@@ -251,10 +250,7 @@ class OpenJob:
         """Return the smart name of each kernel of the job by its full name."""
         from nsystui.questions.kernels.summary import smart_kernel_names
 
-        version = self.session.version
-        if self._smart_names is None or self._smart_names[0] != version:
-            self._smart_names = version, smart_kernel_names(self.session)
-        return self._smart_names[1]
+        return self.once(("smart-names",), lambda: smart_kernel_names(self.session))
 
     def pairing_by(self, groups: Collection[NcclProperty], step_range: str | None = None) -> NcclPairing:
         """Return the pairing, with steps and NVTX ranges of its rows if ``groups`` need them.
@@ -297,7 +293,7 @@ class OpenJob:
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return ``make()``, or its earlier result for the same key and state of the session."""
         state = (str(self.version),)
-        result = self._memory.once(ResultKey(state, key), make)
+        result = remember(Results(state, None, memory=self._memory), key, make)
         # Otherwise each state would keep its intervals while hundreds of reports join one by one.
         self._memory.forget_others(state)
         return result

@@ -30,8 +30,8 @@ from nsystui.questions.nvtx.loading import (
 from nsystui.questions.queries.captures import replays_of
 from nsystui.questions.queries.derived import in_runs
 from nsystui.store import tables
+from nsystui.store.remember import Arrays, as_arrays, json_array, json_of, version_of
 from nsystui.store.report import Report
-from nsystui.store.results import Arrays, as_arrays, json_array, json_of, version_of
 from nsystui.store.session import Session
 
 

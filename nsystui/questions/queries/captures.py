@@ -26,7 +26,7 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
+    from nsystui.store.remember import Arrays
 
 NO_NODE = -1
 UNRECORDED, AMBIGUOUS = -1, -2

@@ -14,8 +14,8 @@ from nsystui.exports import canonical
 from nsystui.exports.nccl_calls import COMMUNICATION
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.queries.derived import JsonRow, of_each_report, rows_of_each_report
+from nsystui.store.remember import Arrays
 from nsystui.store.report import Report
-from nsystui.store.results import Arrays
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:

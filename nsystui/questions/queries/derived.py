@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
@@ -16,8 +17,8 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.base.types import Query
 from nsystui.exports import canonical
+from nsystui.store.remember import Arrays, as_arrays, json_array, json_of, remember, version_of
 from nsystui.store.report import Report, most_rows
-from nsystui.store.results import Arrays, as_arrays, json_array, json_of, version_of
 from nsystui.store.session import Computation, Compute, Session
 
 if TYPE_CHECKING:
@@ -256,12 +257,7 @@ def of_all_reports(
     results_by_report = [session.results(report) for report in session.reports]
     if any(results.directory is None for results in results_by_report):
         return compute()
-    results = session.cache.results_of_several([name for item in results_by_report for name in item.reports])
+    names = [name for item in results_by_report for name in item.reports]
+    results = replace(session.cache.results_of_several(names), memory=session.large_questions)
     version = _version(session, compute) + "".join(item.variant for item in results_by_report)
-    with session.large_questions:
-        saved = results.load(question, version, lambda rows: [tuple(row) for row in rows])
-        if saved is not None:
-            return saved
-        rows = compute()
-        results.save(question, rows, version)
-        return rows
+    return remember(results, ("all reports", question), compute, version, lambda rows: [tuple(row) for row in rows])

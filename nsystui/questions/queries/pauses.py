@@ -17,8 +17,8 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, interse
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask
 from nsystui.questions.queries.time_window import report_at
+from nsystui.store.remember import Arrays
 from nsystui.store.report import Report, spans_of
-from nsystui.store.results import Arrays
 from nsystui.store.session import Session
 
 

@@ -24,8 +24,8 @@ from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
+from nsystui.store.remember import json_array, json_of
 from nsystui.store.report import Report
-from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 _TOLERANCE = 0.02

@@ -20,8 +20,8 @@ from nsystui.questions.queries.pauses import pauses
 from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.tasks import RankedTask, rows_of_tasks, selected_ranks, used_devices
 from nsystui.questions.queries.time_window import extent, extents, recorded, report_at, selected_reports, shares_clock
+from nsystui.store.remember import Arrays
 from nsystui.store.report import Report
-from nsystui.store.results import Arrays
 from nsystui.store.session import Session
 
 

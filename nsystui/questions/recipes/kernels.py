@@ -19,7 +19,7 @@ from nsystui.questions.kernels.summary import Names, kernel_notes, name_of
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.recipes.recipe import AskRecipe, RecipeOptions, of_each_rank
 from nsystui.store import tables
-from nsystui.store.results import Arrays
+from nsystui.store.remember import Arrays
 from nsystui.store.session import Session
 
 _KERNELS = tables.kernels

@@ -30,8 +30,8 @@ from nsystui.questions.stats.nvtx_kernels import kernels_by_range
 from nsystui.questions.stats.nvtx_ranges import NESTED, NestedRanges, RangeTrace, style
 from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
+from nsystui.store.remember import Arrays, json_array, json_of
 from nsystui.store.report import Report
-from nsystui.store.results import Arrays, json_array, json_of
 from nsystui.store.session import Session
 
 

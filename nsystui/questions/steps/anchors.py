@@ -33,7 +33,7 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
+    from nsystui.store.remember import Arrays
 
 _TOLERANCE, _MIN_ALIKE = 0.1, 0.9
 """The allowed deviation from the median number of operations; the share of steps within it."""

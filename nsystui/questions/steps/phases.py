@@ -28,7 +28,7 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
+    from nsystui.store.remember import Arrays
 
 PHASES = PREFILL, DECODE, MIXED = ("prefill", "decode", "mixed")
 """Phases by their code in `TaskSteps.phases`: 1 if a step prefills, plus 2 if it decodes, minus 1."""

@@ -41,7 +41,7 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
+    from nsystui.store.remember import Arrays
 
 _MOST, _NEARLY_ALL = 0.8, 0.9
 """The least share of the work between the first and the last range; the least share of ranges with a mark."""

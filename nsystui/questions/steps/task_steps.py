@@ -19,11 +19,11 @@ from nsystui.questions.queries.conditions import is_launched_by, job_end, job_st
 from nsystui.questions.queries.process_rows import rows_by_task
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.store import tables
-from nsystui.store.results import json_array, json_of
+from nsystui.store.remember import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
+    from nsystui.store.remember import Arrays
 
 NO_STEP = NO_PHASE = -1
 FEWEST = 3

@@ -34,7 +34,7 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
+    from nsystui.store.remember import Arrays
 
 
 _NAMES = {

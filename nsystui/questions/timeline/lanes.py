@@ -42,7 +42,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.questions.gpu.utilisation import BusyIntervals
     from nsystui.questions.job.job import OpenJob
-    from nsystui.store.results import Arrays
+    from nsystui.store.remember import Arrays
 
 
 CATEGORIES = ("idle", "compute", "nccl", "memory", "graph", "nvtx", "api", "os", "cpu")

@@ -47,6 +47,7 @@ from nsystui.questions.ranks.steps import StepTimes, step_times
 from nsystui.questions.triage.finding import Advice, Door, Finding, Severity
 from nsystui.questions.triage.thresholds import Thresholds
 from nsystui.store import tables
+from nsystui.store.remember import Memory, Results, remember
 from nsystui.store.report import Report
 
 T = TypeVar("T")
@@ -100,7 +101,7 @@ class Case:
     step_name: str | None = None
     late_ranks: list[LateRank] = field(default_factory=list)
     """The late ranks, after the rule on stragglers has judged."""
-    cache: dict[Callable[[Case], object], Any] = field(default_factory=dict)
+    results: Results = field(default_factory=lambda: Results((), None, memory=Memory()))
     """The results of functions under `once`."""
 
     @cached_property
@@ -393,9 +394,7 @@ def once(compute: Callable[[Case], T]) -> Callable[[Case], T]:
 
     @wraps(compute)
     def result_of(case: Case) -> T:
-        if compute not in case.cache:
-            case.cache[compute] = compute(case)
-        return case.cache[compute]  # type: ignore[no-any-return]
+        return remember(case.results, compute, lambda: compute(case))
 
     return result_of
 

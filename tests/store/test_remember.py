@@ -31,7 +31,17 @@ from nsystui.questions.nvtx.tree import NvtxTree
 from nsystui.questions.ranks.overview import job_facts, task_table
 from nsystui.store import seals
 from nsystui.store.cache import Cache
-from nsystui.store.results import Caps, Memory, ResultKey, Results, bundle_of, json_array, json_of, write_bundles
+from nsystui.store.remember import (
+    Caps,
+    Memory,
+    ResultKey,
+    Results,
+    bundle_of,
+    json_array,
+    json_of,
+    remember,
+    write_bundles,
+)
 
 ARRAYS = {
     "times": np.array([-5, 1_780_000_000_000_000_000], np.int64), "small": np.array([0, 200, 3], np.int64),
@@ -127,11 +137,18 @@ class TestMemory:
     def test_it_is_computed_once_for_each_state_of_the_reports(self):
         memory, computed = Memory(), []
         for state in ("1", "1", "2", "1"):
-            memory.once(ResultKey((state,), "question"), lambda: computed.append(None))
+            remember(Results((state,), None, memory=memory), "question", lambda: computed.append(None))
             memory.forget_others((state,))
         assert len(computed) == 3
 
-    def test_callers_at_once_compute_it_once(self):
+    def test_a_result_of_none_is_a_result(self):
+        results, computed = Results(("rank0",), None, memory=Memory()), []
+        assert remember(results, "question", lambda: computed.append(None)) is None
+        assert remember(results, "question", lambda: computed.append(None)) is None
+        assert len(computed) == 1
+
+    @pytest.mark.parametrize("kept", ["in memory", "in a file"])
+    def test_callers_at_once_compute_it_once(self, tmp_path, kept):
         computed, begun, has_looked = [], threading.Event(), threading.Event()
 
         class Watched(Memory):
@@ -147,16 +164,20 @@ class TestMemory:
             assert has_looked.wait(600), "the other caller asks meanwhile"
             return len(computed)
 
-        memory, key = Watched(), ResultKey(("rank0",), "question")
+        in_memory, in_file = (
+            Results(("rank0",), None, memory=Watched()),
+            Results(("rank0",), tmp_path, memory=Watched(0)),
+        )
+        results = in_memory if kept == "in memory" else in_file
         with ThreadPoolExecutor() as pool:
-            first = pool.submit(memory.once, key, compute)
+            first = pool.submit(remember, results, "question", compute)
             begun.wait()
-            assert (memory.once(key, compute), first.result()) == (1, 1)
+            assert (remember(results, "question", compute), first.result()) == (1, 1)
 
 
 class TestTheVersion:
     def test_it_follows_from_the_source_of_the_module(self, tmp_path):
-        code = "from question import compute; from nsystui.store.results import version_of; print(version_of(compute))"
+        code = "from question import compute; from nsystui.store.remember import version_of; print(version_of(compute))"
         versions = []
         for body in ("return 1", "return 1", "return 2"):
             (tmp_path / "question.py").write_text(f"def compute():\n    {body}\n")
@@ -166,11 +187,11 @@ class TestTheVersion:
     def test_another_release_or_other_tables_are_another_version(self, tmp_path):
         changes = ("pass", "version.__version__ = '9'", "canonical.fingerprint = lambda: 'other'")
         code = "from nsystui.base import version; from nsystui.exports import canonical; {}\n"
-        code += "from nsystui.store.results import version_of; print(version_of())"
+        code += "from nsystui.store.remember import version_of; print(version_of())"
         assert len({printed(code.format(change), tmp_path) for change in changes}) == 3
 
     def test_it_follows_from_all_sources_or_from_the_list_of_files_of_a_wheel(self, tmp_path):
-        code = "from nsystui.store.results import version_of; print(version_of())"
+        code = "from nsystui.store.remember import version_of; print(version_of())"
         package = Path(shutil.copytree(Path(nsystui.__file__).parent, tmp_path / "nsystui"))
         edited = printed(code, tmp_path)
         os.utime(package / "api.py", (1, 1))

@@ -1,4 +1,4 @@
-"""Derived results: computed once from a set of reports, then loaded from memory or from the cache.
+"""Derived results: computed once from a set of reports, then loaded from memory or from the cache (`remember`).
 
 A result has one key: the identities of its reports, its question, and the version of the code that answers it. Files
 are sealed with their key, so that results are never confused. They are read, not memory-mapped: on a network file
@@ -34,7 +34,7 @@ from nsystui.store import seals
 
 Arrays = Mapping[str, Array]
 T = TypeVar("T")
-_NOTHING = object()
+_NOTHING: Any = object()
 _LENGTH_BYTES = 4
 
 
@@ -126,22 +126,11 @@ class Memory:
             while len(self._results) > self._limit:
                 self._results.popitem(last=False)
 
-    def once(self, key: ResultKey, make: Callable[[], T]) -> T:
-        """Return a result from memory, or compute it with ``make`` and save it.
-
-        Questions with the same first part are computed one after another: two at once would take twice the memory.
-        """
-        value = self.load(key, _NOTHING)
-        if value is _NOTHING:
-            kind = key.question[0] if isinstance(key.question, tuple) else key.question
-            with self._lock:
-                compute_lock = self._compute_locks.setdefault(kind, threading.RLock())
-            with compute_lock:
-                value = self.load(key, _NOTHING)  # another caller may have computed it
-                if value is _NOTHING:
-                    value = make()
-                    self.save(key, value)
-        return value  # type: ignore[no-any-return]
+    def computing(self, question: Hashable) -> threading.RLock:
+        """Return the lock of all questions with the same first part."""
+        kind = question[0] if isinstance(question, tuple) else question
+        with self._lock:
+            return self._compute_locks.setdefault(kind, threading.RLock())
 
     def forget_others(self, reports: tuple[str, ...]) -> None:
         """Remove all results whose key has other ``reports``."""
@@ -160,7 +149,7 @@ class Caps:
 
 @dataclass(frozen=True)
 class Results:
-    """The results of ``reports``, saved in ``directory`` and ``memory``, each if given.
+    """The results of ``reports``, saved in ``memory``, and in ``directory`` if given.
 
     The first result creates the directory, which without ``caps`` holds the results of these reports only. Files are
     written in ``partials``, by default the directory itself, and then renamed. ``variant``, the clock rate of a report
@@ -170,41 +159,46 @@ class Results:
     reports: tuple[str, ...]
     directory: Path | None
     partials: Path | None = None
-    memory: Memory | None = field(default=None, compare=False)
+    memory: Memory = field(default_factory=lambda: Memory(0), compare=False)
     caps: Caps | None = None
     variant: str = ""
 
-    def load(self, question: str, version: str = "", read: Callable[[Any], T] = lambda value: value) -> T | None:
-        """Return the result, converted by ``read``, or ``None`` if it is missing or damaged.
+    def load(
+        self,
+        question: Hashable,
+        version: str = "",
+        read: Callable[[Any], T] = lambda value: value,
+        default: T | None = None,
+    ) -> T | None:
+        """Return the result, converted by ``read``, or ``default`` if it is missing or damaged.
 
         Without ``version``, a result is valid until the identities of the reports change. If ``read`` raises one of
         `seals.ANOTHER`, the file is another program's, and is removed.
         """
         key = ResultKey(self.reports, question, version + self.variant)
-        value = self.memory.load(key) if self.memory is not None else None
-        if value is not None:
+        value = self.memory.load(key, _NOTHING)
+        if value is not _NOTHING:
             return read(value)
         try:
             value = self._read(key)
-            result = None if value is None else read(value)
+            result = default if value is None else read(value)
         except seals.ANOTHER:
             if self.directory is not None:
                 remove(self._file(self.directory, key))
-            return None
-        if self.memory is not None and value is not None:
+            return default
+        if value is not None:
             self.memory.save(key, value)
         return result
 
-    def save(self, question: str, value: Any, version: str = "") -> bool:
-        """Save a plain JSON value, or one-dimensional arrays (integers, floats, flags) by name.
+    def save(self, question: Hashable, value: Any, version: str = "") -> bool:
+        """Save a value; in files, it must be plain JSON, or one-dimensional arrays (integers, floats, flags) by name.
 
-        Return whether it was saved; a full, read-only or missing cache raises no error.
+        Return whether there is a file; a full, read-only or missing cache raises no error.
         """
         key = ResultKey(self.reports, question, version + self.variant)
-        if self.memory is not None:
-            self.memory.save(key, value)
+        self.memory.save(key, value)
         if self.directory is None:
-            return self.memory is not None
+            return False
         partials = self.partials or self.directory
         if self.partials is None:
             drop_abandoned(partials)
@@ -215,7 +209,7 @@ class Results:
             if self.caps is not None:
                 _trim(self.directory, self.caps)
             return True
-        return self.memory is not None
+        return False
 
     def bundled(self, identity: str) -> bytes:
         """Return all results as results of the report ``identity``, for `write_bundles`, and remove their files."""
@@ -250,6 +244,24 @@ class Results:
         if self.caps is None:
             return directory / _file_name(str(key.question), key.version)
         return directory / f"{hashlib.sha256(key.text.encode()).hexdigest()[:32]}.bin"
+
+
+def remember(
+    results: Results,
+    question: Hashable,
+    compute: Callable[[], T],
+    version: str = "",
+    read: Callable[[Any], T] = lambda value: value,
+) -> T:
+    """Return the result of ``question``, or compute and save it. Callers at once compute it once."""
+    result = results.load(question, version, read, _NOTHING)
+    if result is _NOTHING:
+        with results.memory.computing(question):
+            result = results.load(question, version, read, _NOTHING)  # another caller may have computed it
+            if result is _NOTHING:
+                result = compute()
+                results.save(question, result, version)
+    return result  # type: ignore[return-value]
 
 
 BUNDLES = "results.bin"
