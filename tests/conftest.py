@@ -291,9 +291,10 @@ def dummy_question(tmp_path, monkeypatch) -> Iterator[Question]:
     (tmp_path / "catalogue").mkdir()
     (tmp_path / "catalogue/dummy.py").write_text(DUMMY_QUESTION)
     monkeypatch.setattr(catalogue, "__path__", [*catalogue.__path__, str(tmp_path / "catalogue")])
-    questions.cache_clear()
-    views.cache_clear()
+    kept = questions, views, question_named
+    for function in kept:
+        function.cache_clear()
     yield question_named("dummy")
-    questions.cache_clear()
-    views.cache_clear()
+    for function in kept:
+        function.cache_clear()
     sys.modules.pop("nsystui.questions.catalogue.dummy", None)

@@ -6,6 +6,7 @@ Only ``open`` and ``diff --screen`` import textual.
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from typing import NoReturn
 
 from nsystui.base.text import is_utf8, readable
@@ -82,9 +83,11 @@ def is_command(word: str) -> bool:
         return True
     if word.startswith("-") or not (word.replace("-", "").isalpha() and word.islower()):
         return False
-    from nsystui.questions.queries.registry import of_family
+    from nsystui.questions.queries.registry import question_named
 
-    return any(question.name == word for question in of_family(""))
+    with suppress(KeyError):
+        return bool(question_named(word))
+    return False
 
 
 def topic_of(name: str) -> str:

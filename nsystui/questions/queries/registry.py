@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Iterator
 from importlib import import_module
 
 from nsystui.questions.queries.question import SCREENS, Question, View
@@ -14,15 +15,19 @@ from nsystui.questions.queries.question import SCREENS, Question, View
 _CATALOGUE = "nsystui.questions.catalogue"  # by name, because the questions import this room
 
 
+def _declared() -> Iterator[Question]:
+    """Yield all questions; a module is imported when its questions are reached, first the one with most commands."""
+    # `pkgutil` finds the same, but imports `inspect`: a tenth of the time of `nsystui --help`.
+    files = [file for folder in import_module(_CATALOGUE).__path__ for file in os.listdir(folder)]
+    names = [file.removesuffix(".py") for file in files if file.endswith(".py") and not file.startswith("_")]
+    for name in sorted(names, key=lambda name: name != "summaries"):
+        yield from import_module(f"{_CATALOGUE}.{name}").QUESTIONS
+
+
 @functools.cache
 def questions() -> tuple[Question, ...]:
     """Return all questions, by their order and name."""
-    # `pkgutil` finds the same, but imports `inspect`: a tenth of the time of `nsystui --help`.
-    catalogue = import_module(_CATALOGUE)
-    files = [file for folder in catalogue.__path__ for file in os.listdir(folder)]
-    names = [file.removesuffix(".py") for file in files if file.endswith(".py") and not file.startswith("_")]
-    declared = [question for name in names for question in import_module(f"{_CATALOGUE}.{name}").QUESTIONS]
-    return tuple(sorted(declared, key=lambda question: (question.order, question.name)))
+    return tuple(sorted(_declared(), key=lambda question: (question.order, question.name)))
 
 
 def of_family(family: str) -> tuple[Question, ...]:
@@ -30,10 +35,11 @@ def of_family(family: str) -> tuple[Question, ...]:
     return tuple(question for question in questions() if question.family == family)
 
 
+@functools.cache
 def question_named(name: str, family: str = "") -> Question:
     """Return a question of a family. Raises KeyError if no question has the name."""
-    for question in of_family(family):
-        if question.name == name:
+    for question in _declared():
+        if (question.name, question.family) == (name, family):
             return question
     raise KeyError(name)
 
