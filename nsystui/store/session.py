@@ -512,6 +512,8 @@ class Session:
     @contextmanager
     def _executed(self, query: sa.Executable) -> Iterator[duckdb.DuckDBPyConnection]:
         """Run a query on views of its tables. With unpacked reports, they have only columns that were read."""
+        from nsystui.store import tables
+
         used = used_columns(query)
         with self._lock:
             self._load(used)
@@ -523,8 +525,10 @@ class Session:
                 with self._query_errors():
                     make_view(self.database, table, self._rows(table), columns)
                 self._current_views.add(name)
+        offsets = {report.clock_offset for report in self.reports} or {0}
+        bounds = {tables.LEAST_OFFSET.key: min(offsets), tables.MOST_OFFSET.key: max(offsets)}
         with self._query_errors(), self._engine.connect() as connection:
-            yield cast("duckdb.DuckDBPyConnection", connection.execute(query).cursor)
+            yield cast("duckdb.DuckDBPyConnection", connection.execute(query, bounds).cursor)
 
     @contextmanager
     def _query_errors(self) -> Iterator[None]:

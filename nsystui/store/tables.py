@@ -19,6 +19,13 @@ _TYPES: dict[ColumnKind, type[sa.types.TypeEngine[Any]]] = {
     ColumnKind.TEXT: sa.Text,
 }
 METADATA = sa.MetaData()
+LEAST_OFFSET, MOST_OFFSET = (
+    sa.bindparam(name, type_=sa.BigInteger()) for name in ("least_clock_offset", "most_clock_offset")
+)
+"""The least and the most ``clock_offset`` of the open reports, which the session sets for each query.
+
+DuckDB skips row groups only by conditions on constants; ``clock_offset`` is a column of a view.
+"""
 
 
 def _make(table: CanonicalTable) -> sa.Table:

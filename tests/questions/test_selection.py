@@ -14,9 +14,12 @@ from synthetic.demo import CaptureSession as Capture
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.questions.queries.conditions import matches, of_reports, of_tasks, where
+from nsystui.exports.canonical import BY_NAME
+from nsystui.questions.queries.conditions import matches, of_reports, of_tasks, starts_within, where
 from nsystui.store import tables
+from nsystui.store.database import Limits, connect, engine_of
 from nsystui.store.session import Session
+from nsystui.store.views import Rows, make_view
 
 RANGES = {
     "before": (0, 100), "touching the start": (100, 200), "across the start": (150, 250), "from the start": (200, 230),
@@ -250,3 +253,31 @@ def test_duckdb_takes_case_apart_as_python_does():
     letters = [chr(code) for code in range(1, 0x11000) if not 0xD800 <= code < 0xE000]
     found = duckdb.execute("SELECT lower(x) FROM (SELECT unnest($1) AS x)", [letters]).fetchall()
     assert [letter for letter, (lower,) in zip(letters, found, strict=True) if lower != letter.lower()] == ["İ"]
+
+
+STEP = Window(50_000, 50_010, step=1, spans=((0, 50_000, 50_010),))
+
+
+@pytest.mark.parametrize(
+    ("table", "conditions"),
+    [
+        (tables.kernels, where(tables.kernels, Selection(window=Window(50_000, 50_010)))),
+        (tables.kernels, where(tables.kernels, Selection(window=STEP))),
+        (tables.kernels, starts_within(tables.kernels, 50_000, 50_010)),
+        (tables.gpu_metrics, where(tables.gpu_metrics, Selection(window=Window(50_000, 50_010)))),
+    ],
+)
+def test_a_time_window_reads_few_row_groups(tmp_path, table, conditions):
+    """Reading all of ten million rows for each window would take most of a triage."""
+    file = str(tmp_path / "rows.parquet")
+    rows = 'SELECT range AS time, range AS start, range + 1 AS "end" FROM range(100_000)'
+    with closing(connect(Limits())) as database:
+        database.execute(f"COPY ({rows}) TO $1 (FORMAT parquet, ROW_GROUP_SIZE 2048)", [file])
+        make_view(database, BY_NAME[table.name], [Rows(0, 7, (file,))])
+        query = sa.select(sa.func.count()).select_from(table).where(*conditions)
+        query = query.params({tables.LEAST_OFFSET.key: 7, tables.MOST_OFFSET.key: 7})
+        text = str(query.compile(dialect=engine_of(database.cursor).dialect, compile_kwargs={"literal_binds": True}))
+        assert database.execute(text).fetchall() == [(10,)]
+        (plan,) = database.execute(f"EXPLAIN ANALYZE {text}").fetchall()
+        scanned = re.search(r"Row Groups Scanned: (\d+) ?/ ?49", str(plan))
+        assert scanned is not None and int(scanned[1]) <= 2, plan

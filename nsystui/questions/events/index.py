@@ -24,6 +24,7 @@ from nsystui.store.session import Session
 
 _ROWS_PER_BIN = 200
 _MAX_BINS = 1 << 16
+_NO_EVENTS = TimeIndex.of_counts(0, 1, np.zeros(1, np.int64))
 
 
 def event_index(
@@ -31,18 +32,18 @@ def event_index(
 ) -> TimeIndex:
     """Count the selected events of ``kinds`` per bin of time."""
     if not kinds:
-        return _no_events(session)
+        return _NO_EVENTS
     if selection.is_everything:
         offsets = {report.index: report.clock_offset for report in session.reports}
         extents = [(offsets[index], *span) for kind in kinds for index, span in spans(session, kind).items()]
         if not extents:
-            return _no_events(session)
+            return _NO_EVENTS
         low = min(offset + first for offset, first, _, _ in extents)
         high = max(offset + last for offset, _, last, _ in extents)
         width = _width(low, high, sum(number for *_, number in extents))
         bins = (high - low) // width + 1
         counts = sum((counts_per_bin(session, kind, low, width, bins) for kind in kinds), np.zeros(bins, np.int64))
-        return TimeIndex.of_counts(session, low, width, counts)
+        return TimeIndex.of_counts(low, width, counts)
     starts = [job_start(KIND_TABLES[kind].table).label("start") for kind in kinds]
     parts = [
         events_query(kind, selection, ranks).with_only_columns(start) for kind, start in zip(kinds, starts, strict=True)
@@ -52,7 +53,7 @@ def event_index(
         sa.select(sa.func.min(rows.c.start), sa.func.max(rows.c.start), sa.func.count()).select_from(rows)
     )[0]
     if not number:
-        return _no_events(session)
+        return _NO_EVENTS
     return TimeIndex.of_starts(session, rows.c.start, low, high, _width(low, high, number))
 
 
@@ -62,10 +63,6 @@ def count_all(session: Session, kind: EventKind) -> int:
     if source.condition is None:
         return session.count(source.table)
     return sum(number for _, _, number in spans(session, kind).values())
-
-
-def _no_events(session: Session) -> TimeIndex:
-    return TimeIndex.of_counts(session, 0, 1, np.zeros(1, np.int64))
 
 
 def _width(low: int, high: int, number: int) -> int:

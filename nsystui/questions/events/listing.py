@@ -25,7 +25,7 @@ from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.metadata import pid_column, tid_column
 from nsystui.questions.events.index import count_all, event_index
 from nsystui.questions.events.kinds import DEFAULT_KINDS, KIND_TABLES, STREAM_KINDS, EventKind, events_query
-from nsystui.questions.queries.conditions import given, is_launched_by, matches, of_reports
+from nsystui.questions.queries.conditions import given, is_launched_by, matches, of_reports, starts_within
 from nsystui.questions.queries.derived import rows_of_each_report
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.recording import option_advice, recording_advice
@@ -305,7 +305,7 @@ def partners(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Pa
 
 def _at(table: sa.Table, key: EventKey) -> Condition:
     """Return the condition on the event's start, which lets Parquet skip all but one row group."""
-    return table.c.start == key.start - table.c.clock_offset
+    return sa.and_(*starts_within(table, key.start, key.start + 1))
 
 
 def launch(call: Row, work: Row) -> Launch:

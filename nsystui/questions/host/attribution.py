@@ -212,6 +212,12 @@ def _pieces(
                 yield span[parts.span], cause[parts.span], active.labels[parts.segment], parts.ends - parts.starts
 
 
+def _with_workers(spans: IdleSpans, workers: Mapping[Task, Task], margin: int = 0) -> list[tuple[Task, int, int]]:
+    """Return the process, start and end of each span, also for the worker processes of its process."""
+    near = [(span.task, span.start - margin, span.end + margin) for span in spans]
+    return near + [(worker, lo, hi) for worker, rank in workers.items() for task, lo, hi in near if task == rank]
+
+
 @dataclass(eq=False)
 class _Host:
     """The records of tasks with idle spans, and the causes encountered, with the index in `KINDS` of each."""
@@ -249,8 +255,7 @@ class _Host:
         selection = Selection(hull, tasks | workers.keys())
         near, api_calls = None, tables.api_calls
         if len(spans) <= FEW:
-            near = [(span.task, span.start - margin, span.end + margin) for span in spans]
-            near += [(worker, lo, hi) for worker, rank in workers.items() for task, lo, hi in near if task == rank]
+            near = _with_workers(spans, workers, margin)
         cuda, callers = NO_CALLS, set[Thread]()
         if not in_portions:
             cuda = calls_of(session, api_calls, selection, near)
@@ -281,9 +286,10 @@ class _Host:
         hull = Window(int(spans.starts.min()), int(spans.ends.max()))
         if not self._call_texts and session.count(tables.api_calls):
             self._call_texts.update(texts_by_hash(session, tables.api_calls))
-        selection = Selection(hull, tasks | set(self.workers))
-        self.cuda = calls_of(session, tables.api_calls, selection, text_of=self._call_texts)
-        self.launching, self.ending = launching_threads(session, tasks, spans.starts, spans.ends, False)
+        selection, are_few = Selection(hull, tasks | set(self.workers)), len(spans) <= FEW
+        near = _with_workers(spans, self.workers) if are_few else None
+        self.cuda = calls_of(session, tables.api_calls, selection, near, text_of=self._call_texts)
+        self.launching, self.ending = launching_threads(session, tasks, spans.starts, spans.ends, are_few)
 
     def code(self, cause: Cause) -> int:
         if (code := self.causes.setdefault(cause, len(self.causes))) == len(self.kinds):

@@ -124,21 +124,22 @@ def launching_threads(
     Returns them by start of the operations, to look up the ``ends`` of spans, and by end, to look up ``starts``. If
     ``are_few``, only these operations are read, else all from the first span to the last.
     """
-    calls, offsets = tables.api_calls, [report.clock_offset for report in session.reports]
+    calls = tables.api_calls
+    low, high = int(starts.min()) - tables.MOST_OFFSET, int(ends.max()) - tables.LEAST_OFFSET
     parts: dict[tuple[Task, int], list[tuple[Times, ...]]] = {}
     for table in map(tables.of, GPU_TABLES):
         if not all(map(session.count, (table, calls))):
             continue
         columns = [table.c[key] for key in ("report", "process", "device", "correlation_id")]
         start, end = ((table.c[edge] + table.c.clock_offset).label(edge) for edge in ("start", "end"))
-        query = sa.select(*columns, start, end).where(of_tasks(table, tasks))
+        query = sa.select(*columns, start, end).where(of_tasks(table, tasks), table.c.start <= high)
+        query = query.where(sa.or_(table.c.end >= low, table.c.end.is_(None)))
         if are_few:
             is_next = start.in_(given({"end": ends.tolist()})), end.in_(given({"start": starts.tolist()}))
             # Otherwise DuckDB joins all operations first.
             work = query.where(sa.or_(*is_next)).cte("work").prefix_with("MATERIALIZED")
         else:
-            low, high = int(starts.min()) - max(offsets), int(ends.max()) - min(offsets)
-            work = query.where(table.c.start <= high, sa.or_(table.c.end >= low, table.c.end.is_(None))).cte("work")
+            work = query.cte("work")
         query = sa.select(work, calls.c.thread).join(calls, is_launched_by(work, calls))
         operations = session.arrays(query.where(calls.c.thread.is_not(None)))
         for gpu, rows in rows_by_gpu({key: np.ma.filled(values, NO_THREAD) for key, values in operations.items()}):

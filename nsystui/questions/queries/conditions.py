@@ -12,6 +12,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.types import Condition, Expression, Query, grouped
 from nsystui.exports.sources.base import MAY_BE_OPEN
+from nsystui.store.tables import LEAST_OFFSET, MOST_OFFSET
 
 
 def where(table: sa.FromClause, selection: Selection, name: Expression | None = None) -> list[Condition]:
@@ -45,17 +46,18 @@ def _in_window(table: sa.FromClause, window: Window) -> list[Condition]:
     starts, ends = ({report: span[edge] for report, *span in window.spans} for edge in (0, 1))
     edges = ((window.start, starts), (window.end, ends))
     low, high = (sa.func.coalesce(by_report(table, of), edge) if of else sa.literal(edge) for edge, of in edges)
-    if "start" not in columns:
-        moment = columns.time + columns.clock_offset
-        return [moment >= low, moment < high]
-    start, after = columns.start, low - columns.clock_offset
-    conditions = [start < high - columns.clock_offset]
+    start, after = columns.get("start", columns.get("time")), low - columns.clock_offset
+    # DuckDB skips row groups only by conditions on constants.
+    earliest, latest = (
+        min([window.start, *starts.values()]) - MOST_OFFSET,
+        max([window.end, *ends.values()]) - LEAST_OFFSET,
+    )
+    conditions = [start < latest, start < high - columns.clock_offset]
     if "end" not in columns:
-        return [*conditions, start >= after]
+        return [*conditions, start >= earliest, start >= after]
     reaches = sa.or_(start >= after, columns.end > after)
     if isinstance(table, sa.Table) and table.name not in [other.name for other in MAY_BE_OPEN]:
-        # Implied by the other condition; DuckDB skips row groups only by a condition on one column.
-        return [*conditions, columns.end >= after, reaches]
+        return [*conditions, columns.end >= earliest, reaches]
     # An unfinished range has no end: it reaches into every later window.
     return [*conditions, sa.or_(reaches, columns.end.is_(None))]
 
@@ -129,6 +131,13 @@ def _refusal(pattern: str) -> str:
     except duckdb.Error as error:
         return str(error).splitlines()[0].removeprefix("Invalid Input Error: ")
     return ""
+
+
+def starts_within(table: sa.FromClause, low: int | None, high: int | None) -> list[Condition]:
+    """Select the rows that start in ``[low, high)`` of job time; ``None`` is no bound."""
+    start, offset = table.c.start, table.c.clock_offset
+    since = [] if low is None else [start >= low - MOST_OFFSET, start >= low - offset]
+    return [*since, *([] if high is None else [start < high - LEAST_OFFSET, start < high - offset])]
 
 
 def duration(table: sa.FromClause) -> sa.ColumnElement[int]:

@@ -6,7 +6,7 @@ event list and the paged tables share it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Window
 from nsystui.base.types import Condition, Expression, Ints, Query
-from nsystui.questions.queries.conditions import job_start
+from nsystui.questions.queries.conditions import job_start, starts_within
 from nsystui.questions.queries.time_window import event_span
 from nsystui.store.session import Session
 
@@ -29,19 +29,16 @@ class TimeIndex:
     """Bins of ``width`` ns of job time from ``low`` on; the first and the last bin also hold earlier and later starts.
 
     ``before``, shape ``(bins + 1,)``: the number of rows that start before each bin, then the number of all rows.
-    ``offsets``: the clock offsets of the reports, ns.
     """
 
     low: int
     width: int
     before: Ints
-    offsets: Sequence[int] = (0,)
 
     @classmethod
-    def of_counts(cls, session: Session, low: int, width: int, counts: Ints) -> TimeIndex:
+    def of_counts(cls, low: int, width: int, counts: Ints) -> TimeIndex:
         """Index rows by the ``counts`` that start in each bin; shape ``(bins,)``, at least one bin."""
-        before = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
-        return cls(low, width, before, [report.clock_offset for report in session.reports] or [0])
+        return cls(low, width, np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))))
 
     @classmethod
     def of_table(cls, session: Session, table: sa.Table, query: Query) -> TimeIndex:
@@ -52,7 +49,7 @@ class TimeIndex:
         bin_number = sa.func.divide(job_start(table) - low, width, type_=sa.BigInteger)
         number = sa.func.greatest(0, sa.func.least(_BINS - 1, bin_number)).label("bin")
         counted = query.with_only_columns(number, sa.func.count()).group_by(sa.text("bin"))
-        return cls.of_counts(session, low, width, _filled(session, counted, _BINS))
+        return cls.of_counts(low, width, _filled(session, counted, _BINS))
 
     @classmethod
     def of_starts(cls, session: Session, starts: sa.ColumnElement[int], low: int, high: int, width: int) -> TimeIndex:
@@ -60,7 +57,7 @@ class TimeIndex:
         number = sa.func.divide(starts - low, width, type_=sa.BigInteger).label("bin")
         columns: list[Expression] = [number, sa.func.count()]
         counted = sa.select(*columns).group_by(number)
-        return cls.of_counts(session, low, width, _filled(session, counted, (high - low) // width + 1))
+        return cls.of_counts(low, width, _filled(session, counted, (high - low) // width + 1))
 
     @property
     def bins(self) -> int:
@@ -92,22 +89,7 @@ class TimeIndex:
 
     def starting(self, low: int | None, high: int | None) -> ByTable:
         """Return the conditions that a row starts in ``[low, high)`` of job time; ``None`` is no bound."""
-        offsets = self.offsets
-
-        def conditions(table: sa.Table) -> list[Condition]:
-            start, offset = table.c.start, table.c.clock_offset
-            bounds: list[Condition] = []
-            # If clocks differ, constant bounds are weaker, but only constants let Parquet skip row groups.
-            if low is not None:
-                bounds.append(start >= low - max(offsets))
-            if high is not None:
-                bounds.append(start < high - min(offsets))
-            if len(set(offsets)) > 1:
-                bounds += [start >= low - offset] if low is not None else []
-                bounds += [start < high - offset] if high is not None else []
-            return bounds
-
-        return conditions
+        return lambda table: starts_within(table, low, high)
 
 
 def _filled(session: Session, counted: Query, bins: int) -> Ints:

@@ -17,11 +17,12 @@ from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, columns_of
 from nsystui.questions.gpu.device_time import STREAM_KEYS
 from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nccl.names import collective_of_kernel
-from nsystui.questions.queries.conditions import given, job_start, matches
+from nsystui.questions.queries.conditions import given, job_start, matches, starts_within
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.queries.time_window import event_span, report_at
 from nsystui.questions.timeline.lanes import LaneIdentity, ThreadEvents, Timeline
 from nsystui.store.session import Session
+from nsystui.store.tables import LEAST_OFFSET, MOST_OFFSET
 
 _CATEGORY = {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph", "hostfunc": "cpu"}
 _MAX_SPANS = 4000
@@ -90,14 +91,13 @@ def _on_lanes(table: sa.Table, lanes: Sequence[LaneIdentity]) -> Condition:
     return sa.or_(*conditions)
 
 
-def _overlapping(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window) -> Any:
-    """Return the condition: constants first, to skip Parquet row groups."""
-    offsets = {timeline.clock_offset(lane) for lane in lanes}
+def _overlapping(window: Window) -> Any:
+    """Return the condition; its constants let DuckDB skip row groups."""
 
     def conditions(table: sa.Table, name: Expression) -> list[Condition]:
         start, end, offset = table.c.start, table.c.end, table.c.clock_offset
-        constant = [start < window.end - min(offsets), end > window.start - max(offsets)]
-        return constant if len(offsets) == 1 else [*constant, start < window.end - offset, end > window.start - offset]
+        constant = [start < window.end - LEAST_OFFSET, end > window.start - MOST_OFFSET]
+        return [*constant, start < window.end - offset, end > window.start - offset]
 
     return conditions
 
@@ -119,7 +119,7 @@ def long_events(
     spans_by_lane: dict[LaneIdentity, list[EventSpan]] = {lane: [] for lane in lanes}
     if not lanes:
         return spans_by_lane
-    overlaps, lanes_by_key = _overlapping(timeline, lanes, window), _lanes_by_key(lanes)
+    overlaps, lanes_by_key = _overlapping(window), _lanes_by_key(lanes)
 
     def are_long(table: sa.Table, name: Expression) -> list[Condition]:
         return [*overlaps(table, name), table.c.end - table.c.start >= min_length]
@@ -144,7 +144,7 @@ def matching_columns(
     columns_by_lane: dict[LaneIdentity, set[int]] = {lane: set() for lane in lanes}
     if not lanes:
         return columns_by_lane
-    overlaps, lanes_by_key = _overlapping(timeline, lanes, window), _lanes_by_key(lanes)
+    overlaps, lanes_by_key = _overlapping(window), _lanes_by_key(lanes)
     rows = _operations(timeline, lanes, lambda table, name: [*overlaps(table, name), matches(name, wanted)]).subquery()
     width = max(window.end - window.start, 1)
 
@@ -170,7 +170,7 @@ def _lanes_by_key(lanes: Sequence[LaneIdentity]) -> dict[tuple[int | None, ...],
 
 def longest_in(timeline: Timeline, lane: LaneIdentity, window: Window) -> tuple[Row | None, int]:
     """Find the operation with the most time in ``window``, a row of the event list, and count all in it."""
-    rows = _operations(timeline, [lane], _overlapping(timeline, [lane], window)).subquery()
+    rows = _operations(timeline, [lane], _overlapping(window)).subquery()
     overlap = sa.func.least(rows.c.start + rows.c.duration, window.end) - sa.func.greatest(rows.c.start, window.start)
     number = sa.func.count().over().label("number")
     query = sa.select(*columns_of(rows), number).order_by(overlap.desc(), rows.c.start, rows.c.row).limit(1)
@@ -470,7 +470,7 @@ class Matches:
 
     def _operations(self, gpu: list[LaneIdentity], low: int, high: int) -> AnyQuery:
         def conditions(table: sa.Table, name: Expression) -> list[Condition]:
-            return [job_start(table) >= low, job_start(table) < high, matches(name, self.wanted)]
+            return [*starts_within(table, low, high), matches(name, self.wanted)]
 
         return _operations(self.timeline, gpu, conditions)
 

@@ -254,10 +254,14 @@ class Case:
 
     def long_gaps(self, device: DeviceIntervals) -> Intervals:
         """Return idle gaps of ``gap_ms`` or more without the profiler's work, whose few µs divide no gap."""
-        min_length, overhead = self.thresholds.gap_ms * 1e6, self.overhead.get(device.device.task.task, EMPTY)
-        idle = self.idle(device)
-        long = idle.chosen(idle.lengths >= min_length)
-        return long.chosen(long.lengths - overhead.covered(long.starts, long.ends) >= min_length)
+
+        def compute() -> Intervals:
+            min_length, overhead = self.thresholds.gap_ms * 1e6, self.overhead.get(device.device.task.task, EMPTY)
+            idle = self.idle(device)
+            long = idle.chosen(idle.lengths >= min_length)
+            return long.chosen(long.lengths - overhead.covered(long.starts, long.ends) >= min_length)
+
+        return remember(self.results, ("long gaps", device.device.key), compute)
 
     def long_idle(self, device: DeviceIntervals) -> Intervals:
         """Return `long_gaps` without the profiler's own work."""
