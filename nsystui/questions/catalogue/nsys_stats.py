@@ -56,11 +56,7 @@ def _options(values: Values) -> ReportOptions:
 
 
 def _report(
-    name: str,
-    rows: str,
-    needs: tuple[tuple[str, ...], ...],
-    options: tuple[Option, ...] = (),
-    row: RowKind = "other",
+    name: str, rows: str, needs: tuple[tuple[str, ...], ...], options: tuple[Option, ...] = (), row: RowKind = "other"
 ) -> Question:
     def ask(job: OpenJob, selection: Selection, given: ReportOptions) -> Answer:
         from nsystui.questions.stats import cuda_sums, cuda_traces, host, nvtx_projected, nvtx_ranges, unified_memory

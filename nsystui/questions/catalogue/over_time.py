@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
 from nsystui.questions.catalogue.ranks import with_lost_work
-from nsystui.questions.queries.question import (
-    OVER_TIME,
-    STEPS,
-    Option,
-    Question,
-    ShownRows,
-    Values,
-    View,
-    read_bins,
-)
+from nsystui.questions.queries.question import OVER_TIME, STEPS, Option, Question, ShownRows, Values, View, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer

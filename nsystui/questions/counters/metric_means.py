@@ -13,19 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import (
-    COLLECTIVE,
-    DURATION,
-    NAME,
-    RANK,
-    START,
-    STEP,
-    Column,
-    Row,
-    TableAnswer,
-    Unit,
-    Value,
-)
+from nsystui.base.answer import COLLECTIVE, DURATION, NAME, RANK, START, STEP, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection, Task
 from nsystui.base.types import Floats
 from nsystui.questions.algebra.intervals import Intervals, Times

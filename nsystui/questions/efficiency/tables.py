@@ -8,14 +8,7 @@ from typing import Any
 
 from nsystui.base.answer import DEVICE, FILES_ONLY, Column, Row, TableAnswer, Unit, for_files
 from nsystui.questions.efficiency.mfu import Mfu
-from nsystui.questions.efficiency.result import (
-    Efficiency,
-    Factor,
-    Scalability,
-    Useful,
-    device_factors,
-    host_factors,
-)
+from nsystui.questions.efficiency.result import Efficiency, Factor, Scalability, Useful, device_factors, host_factors
 from nsystui.questions.gpu.device_time import Breakdown, is_unknown, total
 
 EVERYTHING = "all"

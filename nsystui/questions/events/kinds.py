@@ -86,8 +86,7 @@ KIND_TABLES: dict[EventKind, KindTable] = {
     EventKind.NCCL: KindTable(tables.kernels, tables.kernels.c.name, tables.kernels.c.is_nccl == 1),
     EventKind.MEMORY: KindTable(tables.memory_ops, tables.memory_ops.c.operation),
     EventKind.GRAPH: KindTable(
-        tables.graph_launches,
-        sa.literal("CUDA graph ", sa.Text) + sa.cast(tables.graph_launches.c.graph_id, sa.Text),
+        tables.graph_launches, sa.literal("CUDA graph ", sa.Text) + sa.cast(tables.graph_launches.c.graph_id, sa.Text)
     ),
     EventKind.HOST_FUNCTION: KindTable(tables.host_functions, sa.literal("host function", sa.Text)),
     EventKind.SYNC: KindTable(tables.syncs, tables.syncs.c.sync_type),

@@ -16,13 +16,7 @@ from nsystui.base.types import Ints
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.nccl.bandwidth import rate, sizes_and_times
-from nsystui.questions.nccl.grouping import (
-    COLUMNS,
-    NcclProperty,
-    bucket_numbers,
-    group_numbers,
-    selected,
-)
+from nsystui.questions.nccl.grouping import COLUMNS, NcclProperty, bucket_numbers, group_numbers, selected
 from nsystui.questions.nccl.names import BUCKETS
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.summary import FASTEST, KERNEL, RANKS, WITHOUT_WAIT, block, nccl_notes, without_empty

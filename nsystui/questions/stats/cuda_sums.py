@@ -343,8 +343,7 @@ def _memory_groups(session: Session, selection: Selection) -> pd.DataFrame:
 def _gpu_work(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
     """Answer ``cuda_gpu_sum``."""
     frame = _together(
-        CUDA_KERNEL=_kernel_groups(session, selection, options),
-        MEMORY_OPER=_memory_groups(session, selection),
+        CUDA_KERNEL=_kernel_groups(session, selection, options), MEMORY_OPER=_memory_groups(session, selection)
     )
     return TableAnswer.of_arrays("cuda-gpu-sum", _UNION_COLUMNS, frame, None, notes(session, options, _MEMORY_OPS))
 
