@@ -173,11 +173,12 @@ def _summed(pieces: Iterable[_Piece], cause_numbers: Sized, range_count: int) ->
 
 def _summed_at_once(pieces: Iterable[_Piece], cause_count: int, range_count: int) -> _Piece:
     span, cause, range_index, time = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
-    key, sum_index = np.unique((span * cause_count + cause) * range_count + range_index, return_inverse=True)
-    sums = np.zeros(len(key), np.int64)
-    np.add.at(sums, sum_index.reshape(-1), time)
-    pair, range_index = np.divmod(key, range_count)
-    return (*np.divmod(pair, cause_count), range_index, sums)
+    key = (span * cause_count + cause) * range_count + range_index
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    first = np.flatnonzero(np.diff(key, prepend=key[:1] - 1))
+    pair, range_index = np.divmod(key[first], range_count)
+    return (*np.divmod(pair, cause_count), range_index, np.add.reduceat(time[order], first) if len(first) else time)
 
 
 def _pieces(
