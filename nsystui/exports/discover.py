@@ -22,7 +22,8 @@ from nsystui.base.errors import UsageError
 from nsystui.base.inputs import json_in, opened, text_of
 from nsystui.base.text import shell_word
 from nsystui.base.units import format_value
-from nsystui.exports.forms.form import EXPORT_ENDINGS, RECORDING_ENDING, REPORT_ENDINGS, Form, form_of, identity_of
+from nsystui.exports.forms import form_of
+from nsystui.exports.forms.form import EXPORT_ENDINGS, RECORDING_ENDING, REPORT_ENDINGS, Form, identity_of
 
 REPORTS = "reports"
 FACTS = "reports.jsonl"

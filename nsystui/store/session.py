@@ -265,9 +265,9 @@ class Session:
         results = self._results(file)
         with remembered_damage(results):
             if partly:
-                tables = self._packer().pack_partly(file, index, callbacks)
-                remember_damage(results, tables.damaged)
-                return tables
+                packed = self._packer().pack_partly(file, index, callbacks)
+                remember_damage(results, packed.damaged)
+                return packed
             if whole:
                 return self._packer().pack(file, index, callbacks)
             unpacked = self._open_unpacked(file, index)
@@ -512,7 +512,7 @@ class Session:
     @contextmanager
     def _executed(self, query: sa.Executable) -> Iterator[duckdb.DuckDBPyConnection]:
         """Run a query on views of its tables. With unpacked reports, they have only columns that were read."""
-        from nsystui.store import tables
+        from nsystui.store.tables import LEAST_OFFSET, MOST_OFFSET
 
         used = used_columns(query)
         with self._lock:
@@ -526,7 +526,7 @@ class Session:
                     make_view(self.database, table, self._rows(table), columns)
                 self._current_views.add(name)
         offsets = {report.clock_offset for report in self.reports} or {0}
-        bounds = {tables.LEAST_OFFSET.key: min(offsets), tables.MOST_OFFSET.key: max(offsets)}
+        bounds = {LEAST_OFFSET.key: min(offsets), MOST_OFFSET.key: max(offsets)}
         with self._query_errors(), self._engine.connect() as connection:
             yield cast("duckdb.DuckDBPyConnection", connection.execute(query, bounds).cursor)
 

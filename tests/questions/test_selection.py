@@ -19,6 +19,7 @@ from nsystui.questions.queries.conditions import matches, of_reports, of_tasks, 
 from nsystui.store import tables
 from nsystui.store.database import Limits, connect, engine_of
 from nsystui.store.session import Session
+from nsystui.store.tables import LEAST_OFFSET, MOST_OFFSET
 from nsystui.store.views import Rows, make_view
 
 RANGES = {
@@ -275,7 +276,7 @@ def test_a_time_window_reads_few_row_groups(tmp_path, table, conditions):
         database.execute(f"COPY ({rows}) TO $1 (FORMAT parquet, ROW_GROUP_SIZE 2048)", [file])
         make_view(database, BY_NAME[table.name], [Rows(0, 7, (file,))])
         query = sa.select(sa.func.count()).select_from(table).where(*conditions)
-        query = query.params({tables.LEAST_OFFSET.key: 7, tables.MOST_OFFSET.key: 7})
+        query = query.params({LEAST_OFFSET.key: 7, MOST_OFFSET.key: 7})
         text = str(query.compile(dialect=engine_of(database.cursor).dialect, compile_kwargs={"literal_binds": True}))
         assert database.execute(text).fetchall() == [(10,)]
         (plan,) = database.execute(f"EXPLAIN ANALYZE {text}").fetchall()

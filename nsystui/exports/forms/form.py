@@ -1,7 +1,4 @@
-"""A form of a report: how it is recognised, and how its export is written.
-
-A form is a module in this folder with a `Form` that `form_of` tries; other rooms need not know it.
-"""
+"""A form of a report: how it is recognised, and how its export is written."""
 
 from __future__ import annotations
 
@@ -50,19 +47,6 @@ class Form:
         ending = next((ending for ending in self.endings if path.name.endswith(ending)), "")
         name = path.name.removesuffix(ending)
         return os.path.splitext(name)[0] if name.endswith(EXPORT_ENDINGS) else name or path.stem
-
-
-def form_of(path: Path) -> Form | None:
-    """Return the form of a file or directory; ``None`` if it is a SQLite export, or unknown.
-
-    Never raises: opening a file reports the error.
-    """
-    if path.name.endswith(EXPORT_ENDINGS):
-        return None
-    from nsystui.exports.forms.kineto import KINETO
-    from nsystui.exports.forms.nsys import PARQUET, REPORT
-
-    return next((form for form in (REPORT, KINETO, PARQUET) if form.is_of(path)), None)
 
 
 def identity_of(path: Path, version: int) -> str:

@@ -16,7 +16,7 @@ from nsystui.base.errors import ExportError, UsageError
 from nsystui.base.selection import Selection, Task
 from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.discover import NEXT_CAPTURE, names_of
-from nsystui.exports.forms.form import form_of
+from nsystui.exports.forms import form_of
 from nsystui.questions.queries.tasks import (
     BY_ORDER,
     ENVIRONMENT,

@@ -31,6 +31,7 @@ from nsystui.questions.steps.task_steps import NO_STEP
 from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
 from nsystui.store.session import Session
+from nsystui.store.tables import LEAST_OFFSET, MOST_OFFSET
 
 WORKER = "worker process"
 
@@ -125,7 +126,7 @@ def launching_threads(
     ``are_few``, only these operations are read, else all from the first span to the last.
     """
     calls = tables.api_calls
-    low, high = int(starts.min()) - tables.MOST_OFFSET, int(ends.max()) - tables.LEAST_OFFSET
+    low, high = int(starts.min()) - MOST_OFFSET, int(ends.max()) - LEAST_OFFSET
     parts: dict[tuple[Task, int], list[tuple[Times, ...]]] = {}
     for table in map(tables.of, GPU_TABLES):
         if not all(map(session.count, (table, calls))):

@@ -231,7 +231,7 @@ class Opener:
 
         from nsystui.exports.convert import convert
         from nsystui.exports.discover import export_of, is_packed_report
-        from nsystui.exports.forms.form import form_of
+        from nsystui.exports.forms import form_of
         from nsystui.store.cache import size_of
         from nsystui.store.packing import PackingCancelled, Progress
 
