@@ -81,7 +81,6 @@ def run(request: Request) -> int:
 
 
 def _answer(request: Request, names: Sequence[str], memory: Remembered | None) -> int:
-    from nsystui.questions.queries.tasks import selected_ranks
     from nsystui.questions.stats import DEFAULT, lacking, report_of
 
     wanted = [(text, *report_of(text)) for text in names or DEFAULT]
@@ -89,15 +88,36 @@ def _answer(request: Request, names: Sequence[str], memory: Remembered | None) -
         for _, report, _ in wanted:
             shared.check_dask(report)
     with shared.opened(request, whole=False) as (job, selection):
-        selection = _filtered_selection(request, job, selection)
-        selections: list[tuple[int | None, Selection]] = [(None, selection)]
-        if request.args["by_rank"]:
-            ranks = selected_ranks(job.ranks, selection)
-            selections = [(item.rank, selection.with_tasks(frozenset({item.task}))) for item in ranks]
-        is_alone = len(names) == 1 and not request.args["by_rank"]
-        tables = _tables(request, job, wanted, selections, memory, quiet=not names, is_alone=is_alone)
-        _deliver(request, iter(list(tables)), is_alone)  # nothing is printed before all is read
+        selections = _selections(request, job, selection)
+        is_alone = len(names) == 1 and not request.args["by_rank"]  # a table even without rows
+        tables = list(
+            _tables(request, job, wanted, selections, memory, is_alone)
+        )  # nothing is printed before all is read
+        _deliver(request, iter(tables), is_alone)
         return 3 if all(lacking(job.session, report) for _, report, _ in wanted) else 0
+
+
+def _tables(
+    request: Request, job: OpenJob, wanted: Sequence[tuple[str, Question, Any]],
+    selections: Sequence[tuple[int | None, Selection]], memory: Remembered | None, is_alone: bool,
+) -> Iterator[Titled]:  # fmt: skip
+    """Yield a table per report and rank with rows; explain missing tables of named reports on stderr."""
+    from nsystui.questions.stats import lacking
+
+    is_named = bool(request.args["report"])
+    for text, report, options in wanted:
+        missing = lacking(job.session, report)
+        if missing and is_named:
+            shared.complain(f"{text}: {missing}")
+        for rank, selection in selections if is_alone or not missing else ():
+            with job.session.waiting(text):
+                answer = report.ask(job, selection, options)
+            if is_named and not (len(answer) or missing):
+                shared.complain(f"{text}{f', rank {rank}' * (rank is not None)}: {shared.no_rows(request)}")
+            if len(answer) and memory is not None and not report.name.endswith("_trace"):
+                memory.keep(job, answer, report.help, "stats", text)
+            if len(answer) or is_alone:
+                yield _table(request, text, rank, report.help, answer)
 
 
 def _deliver(request: Request, tables: Iterator[Titled], is_alone: bool) -> None:
@@ -112,7 +132,9 @@ def _deliver(request: Request, tables: Iterator[Titled], is_alone: bool) -> None
         shared.complain(f"the usual reports: {shared.no_rows(request)}")
 
 
-def _filtered_selection(request: Request, job: OpenJob, selection: Selection) -> Selection:
+def _selections(request: Request, job: OpenJob, selection: Selection) -> list[tuple[int | None, Selection]]:
+    """Return the filtered selection; with ``--by-rank``, of each rank, with its number."""
+    from nsystui.questions.queries.tasks import selected_ranks
     from nsystui.questions.stats.report import filter_nvtx, filter_time, range_name
 
     args = request.args
@@ -125,39 +147,10 @@ def _filtered_selection(request: Request, job: OpenJob, selection: Selection) ->
         if names := [report.name for report in job.session.reports if report.index not in dict(windows)]:
             shared.complain(f"no such NVTX range in {', '.join(names)}: nothing of these exports is shown")
         selection = replace(selection, windows=windows)
-    return selection
-
-
-def _tables(
-    request: Request,
-    job: OpenJob,
-    wanted: Sequence[tuple[str, Question, Any]],
-    selections: Sequence[tuple[int | None, Selection]],
-    memory: Remembered | None,
-    quiet: bool,
-    is_alone: bool,
-) -> Iterator[Titled]:
-    """Yield a table per report and rank with rows; unless ``quiet``, explain missing tables on stderr.
-
-    A report that ``is_alone`` has a table even without rows.
-    """
-    from nsystui.questions.stats import lacking
-
-    for text, report, options in wanted:
-        missing = lacking(job.session, report)
-        if missing and not quiet:
-            shared.complain(f"{text}: {missing}")
-        if missing and not is_alone:
-            continue
-        for rank, selection in selections:
-            with job.session.waiting(text):
-                answer = report.ask(job, selection, options)
-            if not (len(answer) or missing or quiet):
-                shared.complain(f"{text}{f', rank {rank}' * (rank is not None)}: {shared.no_rows(request)}")
-            if len(answer) and memory is not None and not report.name.endswith("_trace"):
-                memory.keep(job, answer, report.help, "stats", text)
-            if len(answer) or is_alone:
-                yield _table(request, text, rank, report.help, answer)
+    if not args["by_rank"]:
+        return [(None, selection)]
+    ranks = selected_ranks(job.ranks, selection)
+    return [(item.rank, selection.with_tasks(frozenset({item.task}))) for item in ranks]
 
 
 def _table(request: Request, text: str, rank: int | None, title: str, answer: Answer) -> Titled:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -453,11 +453,7 @@ def _as_text(arriving: duckdb.DuckDBPyRelation, absent: Sequence[str] = ()) -> s
         else f'"{column}"'
         for column, kind in zip(arriving.columns, map(str, arriving.types), strict=True)
     ]
-    return ", ".join(columns + _nulls(absent))
-
-
-def _nulls(columns: Iterable[str]) -> list[str]:
-    return [f'CAST(NULL AS BIGINT) AS "{column}"' for column in columns]
+    return ", ".join(columns + [f'CAST(NULL AS BIGINT) AS "{column}"' for column in absent])
 
 
 # The maximum number in a condition.

@@ -230,13 +230,9 @@ class Session:
             return index
 
     def _join(
-        self,
-        path: Path,
-        data: PackedFiles | PackedTables | OnDemand,
-        index: int,
-        label: str,
+        self, path: Path, data: PackedFiles | PackedTables | OnDemand, index: int, label: str,
         source: JobReport | ExportFile,
-    ) -> Report:
+    ) -> Report:  # fmt: skip
         with self._lock:
             if isinstance(data, PackedFiles | PackedTables):
                 self._packed[index] = data

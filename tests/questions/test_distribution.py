@@ -106,6 +106,8 @@ TABLE = sa.table("given", sa.column("name", sa.BigInteger), sa.column("value", s
 class _Asked:
     """The part of a session that medians use."""
 
+    workers = None
+
     def __init__(self, engine):
         self.engine = engine
 
@@ -164,10 +166,10 @@ def _summaries(session):
 @pytest.mark.parametrize("has_distinct_hashes", campaign.first(1, [False, True]))
 def test_the_summaries_of_many_rows_are_those_of_few(demo_session, monkeypatch, has_distinct_hashes):
     usual = list(_summaries(demo_session))
-    module = "nsystui.questions.queries.statistics"
-    monkeypatch.setattr(f"{module}.MANY", 1)
+    module = "nsystui.questions.queries"
+    monkeypatch.setattr(f"{module}.statistics.MANY", 1)
     if not has_distinct_hashes:
-        monkeypatch.setattr(f"{module}.group_number", lambda keys: sa.literal(7, sa.BigInteger))
+        monkeypatch.setattr(f"{module}.partial_sums.group_number", lambda keys: sa.literal(7, sa.BigInteger))
     for few, many in zip(usual, _summaries(demo_session), strict=True):
         assert len(few) == len(many)
         for row, other in zip(few, many, strict=True):

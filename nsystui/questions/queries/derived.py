@@ -22,7 +22,6 @@ from nsystui.store.report import Report, most_rows
 from nsystui.store.session import Computation, Compute, Session
 
 if TYPE_CHECKING:
-    import pandas as pd
     import sqlalchemy as sa
 
     from nsystui.exports.canonical import CanonicalTable
@@ -39,17 +38,11 @@ _BATCH_ROWS = 10_000
 
 
 def of_each_report(
-    session: Session,
-    reports: Iterable[Report],
-    question: str,
-    compute: Compute[Mapping[int, Arrays]],
+    session: Session, reports: Iterable[Report], question: str, compute: Compute[Mapping[int, Arrays]],
     is_valid: Callable[[Report, Arrays], bool] = lambda report, arrays: True,
     table: sa.Table | CanonicalTable | None = None,
-    activity: str = "",
-    in_memory: bool = False,
-    kept: bool = False,
-    version: str = "",
-) -> dict[int, Arrays]:
+    activity: str = "", in_memory: bool = False, kept: bool = False, version: str = "",
+) -> dict[int, Arrays]:  # fmt: skip
     """Return the arrays that answer ``question`` for each report, by its index.
 
     ``compute`` makes missing and invalid arrays (``is_valid``) from a session of their reports: all in one call, or in
@@ -123,38 +116,30 @@ def in_runs(
     """Yield the result of ``compute`` for each run of `runs_of`, in order.
 
     Workers, if any, compute runs in parallel; ``compute`` is pickled with its bound arguments. ``activity`` is for
-    progress messages.
+    progress messages, which a single run with few kernels does not need.
     """
-    runs = task_runs(session, reports, table)
-    if session.workers is None:
-        for run in with_progress(session, runs, activity):
-            yield compute(session.part(report.index for report in run), run)
-    else:
-        yield from on_workers(session, [(run, compute) for run in runs], activity)
-
-
-def task_runs(
-    session: Session, reports: Sequence[Report], table: sa.Table | CanonicalTable | None = None
-) -> list[list[Report]]:
-    """Split reports into the runs of `in_runs`, enough for all workers."""
     if not reports:
-        return []
-    workers = session.workers
-    return list(runs_of(reports, table, len(reports) if workers is None else workers.share(len(reports))))
-
-
-def on_workers(session: Session, work: Sequence[tuple[list[Report], Compute[T]]], activity: str = "") -> Iterator[T]:
-    """Yield the results of the session's workers for runs of reports, in order."""
-    assert session.workers is not None
-    if not work:
         return
-    total = sum(len(run) for run, _ in work)
+    workers, total = session.workers, len(reports)
+    runs = list(runs_of(reports, table, total if workers is None else workers.share(total)))
+    is_large = len(runs) > 1 or any(most_rows(run, canonical.KERNELS) >= _MANY_ROWS for run in runs)
+    is_long = workers is not None or (is_large and bool(activity))
+
+    def tell(done: int) -> None:
+        if is_long:
+            session.tell(Computation(activity or "workers", done, total) if done < total else None)
+
     try:
-        yield from session.workers.each(
-            work, lambda done: session.tell(Computation(activity or "workers", done, total)) if done < total else None
-        )
+        if workers is not None:
+            yield from workers.each([(run, compute) for run in runs], tell)
+            return
+        done = 0
+        for run in runs:
+            tell(done)
+            yield compute(session.part(report.index for report in run), run)
+            done += len(run)
     finally:
-        session.tell(None)
+        tell(total)
 
 
 def rows_by_report(session: Session, query: Query) -> Iterator[tuple[Any, ...]]:
@@ -166,59 +151,20 @@ def rows_by_report(session: Session, query: Query) -> Iterator[tuple[Any, ...]]:
         for rows in session.batches(query, _BATCH_ROWS):
             yield from rows
         return
-    for rows in in_runs(session, session.reports, partial(_rows_of_run, pickled(query))):
+    from sqlalchemy.ext.serializer import dumps
+
+    data: bytes = dumps(query)  # type: ignore[no-untyped-call]  # a few KB, with tables by name
+    for rows in in_runs(session, session.reports, partial(_rows_of_run, data)):
         yield from rows
 
 
-def _rows_of_run(query: bytes, session: Session, _: list[Report]) -> list[tuple[Any, ...]]:
-    return [row for rows in session.batches(query_of(query), _BATCH_ROWS) for row in rows]
-
-
-def frame_by_report(session: Session, query: Query) -> pd.DataFrame:
-    """Return the rows of `rows_by_report` as a frame; each row must belong to one report."""
-    if session.workers is None:
-        return session.frame(query)
-    import pandas as pd
-
-    frames = list(in_runs(session, session.reports, partial(_frame_of_run, pickled(query))))
-    return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
-
-
-def _frame_of_run(query: bytes, session: Session, _: list[Report]) -> pd.DataFrame:
-    return session.frame(query_of(query))
-
-
-def pickled(query: Query) -> bytes:
-    """Serialise a query for `query_of`: a few KB, with tables by name."""
-    from sqlalchemy.ext.serializer import dumps
-
-    data: bytes = dumps(query)  # type: ignore[no-untyped-call]
-    return data
-
-
-def query_of(data: bytes) -> Query:
-    """Restore a query from `pickled`."""
+def _rows_of_run(data: bytes, session: Session, _: list[Report]) -> list[tuple[Any, ...]]:
     from sqlalchemy.ext.serializer import loads
 
     from nsystui.store import tables
 
     query: Query = loads(data, tables.METADATA)  # type: ignore[no-untyped-call]
-    return query
-
-
-def with_progress(session: Session, runs: list[list[Report]], activity: str) -> Iterator[list[Report]]:
-    """Yield the runs, with a progress message before each, unless there is a single run with few kernels."""
-    done, total = 0, sum(map(len, runs))
-    is_long = bool(activity) and (len(runs) > 1 or any(most_rows(run, canonical.KERNELS) >= _MANY_ROWS for run in runs))
-    try:
-        for run in runs:
-            if is_long:
-                session.tell(Computation(activity, done, total))
-            yield run
-            done += len(run)
-    finally:
-        if is_long:
-            session.tell(None)
+    return [row for rows in session.batches(query, _BATCH_ROWS) for row in rows]
 
 
 def runs_of(

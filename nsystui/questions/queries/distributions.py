@@ -6,6 +6,7 @@ narrow classes; a second pass counts the different values in the middle classes 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,7 +16,8 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import ArrayLike
 
-from nsystui.base.types import Condition, Expression, Floats, Ints, Query
+from nsystui.base.types import Condition, Expression, Floats, Ints, Labelled, Query
+from nsystui.questions.queries.derived import rows_by_report
 from nsystui.store.session import Session
 
 _MAX_BARS = 12
@@ -88,7 +90,6 @@ MANY = 1 << 24
 """The fewest rows for which a second pass costs less than the memory."""
 
 CLASSES_PER_OCTAVE = 64.0
-_BATCH_ROWS = 100_000
 
 
 def medians(
@@ -127,7 +128,11 @@ def medians(
 
 
 def _sorted(session: Session, query: Query) -> list[tuple[int, int, int]]:
-    return sorted((int(a), int(b), int(c)) for batch in session.batches(query, _BATCH_ROWS) for a, b, c in batch)
+    """Return group, class or value, and number of rows, ascending; workers return parts of the number."""
+    counts = Counter[tuple[int, int]]()
+    for group, value, count in rows_by_report(session, query):
+        counts[int(group), int(value)] += int(count)
+    return sorted((*key, count) for key, count in counts.items())
 
 
 def _grouped(rows: Iterable[tuple[int, int, int]]) -> Iterable[tuple[int, list[tuple[int, int]]]]:
@@ -165,6 +170,11 @@ def middle(values: Sequence[tuple[int, int]], before: int, total: int, quarter: 
             high = value
         before += count
     return (low + high) / 2.0
+
+
+def group_number(keys: Sequence[Labelled]) -> sa.ColumnElement[int]:
+    """Select a number of 63 bits for each combination of ``keys``."""
+    return sa.cast(sa.func.hash(*[key.element for key in keys]).op(">>")(1), sa.BigInteger)
 
 
 def class_of(value: Expression) -> sa.ColumnElement[int]:

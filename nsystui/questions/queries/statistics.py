@@ -16,10 +16,10 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import Column, Row, Unit
-from nsystui.base.types import Array, Expression, Ints, Labelled, Query
+from nsystui.base.types import Array, Expression, Ints, Query
 from nsystui.questions.queries.derived import rows_by_report
-from nsystui.questions.queries.distributions import MANY, medians
-from nsystui.questions.queries.partial_sums import HugeInteger, Measures, ValueRows, groups_of_parts, squares
+from nsystui.questions.queries.distributions import MANY
+from nsystui.questions.queries.partial_sums import HugeInteger, Measures, ValueRows, measures_by_key, squares
 from nsystui.store.report import most_rows
 from nsystui.store.session import Session
 
@@ -100,26 +100,20 @@ def spread_columns(prefix: str, word: str) -> tuple[Column, ...]:
     )
 
 
-def grouped(rows: ValueRows, with_median: bool = True) -> Query:
-    """Select a row for each combination of the keys with the measures of the value, unordered.
-
-    With ``first``, also select its minimum. Without ``with_median``, the median column holds the group's number.
-    """
-    keys, first = rows.keys, rows.first
-    first_row = [] if first is None else [sa.func.min(first).label("first")]
-    number = sa.func.min(group_number(keys)).label("median")
-    selected = [measure if with_median or measure.name != "median" else number for measure in measures(rows.value)]
-    query = sa.select(*keys, *selected, *first_row).select_from(rows.table).where(*rows.conditions)
-    return query.group_by(*[key.element for key in keys])
+def grouped(rows: ValueRows) -> Query:
+    """Select a row for each combination of the keys with the measures of the value, and the minimum of ``first``."""
+    first_row = [] if rows.first is None else [sa.func.min(rows.first).label("first")]
+    query = sa.select(*rows.keys, *measures(rows.value), *first_row).select_from(rows.table).where(*rows.conditions)
+    return query.group_by(*[key.element for key in rows.keys])
 
 
-def summary(rows: ValueRows, with_median: bool = True) -> Query:
+def summary(rows: ValueRows) -> Query:
     """Select all statistics for each combination of the keys, largest total first.
 
     Equal totals are in the order of the keys, or of the smallest ``first`` (the order of the export).
     """
     keys, first = rows.keys, rows.first
-    groups = grouped(rows, with_median).subquery()
+    groups = grouped(rows).subquery()
     share = (100.0 * groups.c.total / sa.func.nullif(sa.func.sum(groups.c.total).over(), 0)).label("share")
     ties = [key.key for key in reversed(keys)] if first is None else ["first"]
     order = [groups.c.total.desc(), *[groups.c[name] for name in ties]]
@@ -127,18 +121,28 @@ def summary(rows: ValueRows, with_median: bool = True) -> Query:
 
 
 def summary_rows(session: Session, of: ValueRows, columns: Sequence[Column]) -> list[Row]:
-    """Return the rows of `summary` in the order of ``columns``; a second pass adds the medians of a large table."""
-    if session.workers is not None:
-        return _rows_of(groups_of_parts(session, of), of.keys, columns, of.first is None)
-    if of.counted is None or most_rows(session.reports, of.counted) < MANY:
-        return query_rows(session, summary(of), columns)
-    rows = query_rows(session, summary(of, with_median=False), columns)
-    median_index = [column.key for column in columns].index("median")
-    numbers = [row[median_index] for row in rows]
-    if len(set(numbers)) < len(numbers):  # a hash may give two groups one number
-        return query_rows(session, summary(of), columns)
-    median_by_number: dict[Any, float] = medians(session, of.table, of.value, group_number(of.keys), of.conditions)
-    return [(*row[:median_index], median_by_number.get(row[median_index]), *row[median_index + 1 :]) for row in rows]
+    """Return the rows of `summary` in the order of ``columns``."""
+    if session.workers is not None or (of.counted is not None and most_rows(session.reports, of.counted) >= MANY):
+        return _ordered(measures_by_key(session, of), of, columns)
+    query = summary(of)
+    names = list(query.selected_columns.keys())
+    indices = [names.index(column.key) for column in columns]
+    return [tuple(row[index] for index in indices) for row in rows_by_report(session, query)]
+
+
+def _ordered(groups: Mapping[tuple[Any, ...], Measures], of: ValueRows, columns: Sequence[Column]) -> list[Row]:
+    def order(group: tuple[tuple[Any, ...], Measures]) -> tuple[Any, ...]:
+        key, sums = group
+        ties = [(tie is None, tie) for tie in (key[::-1] if of.first is None else (sums.first,))]
+        return (sums.total is None, -(sums.total or 0), *ties)
+
+    grand_total = sum(sums.total or 0 for sums in groups.values())
+    rows = []
+    for key, sums in sorted(groups.items(), key=order):
+        cells: dict[str, Any] = dict(zip((key.key for key in of.keys), key, strict=True))
+        cells["share"] = 100.0 * (sums.total or 0) / grand_total if grand_total else 0.0
+        rows.append(tuple(cells[item.key] if item.key in cells else getattr(sums, item.key) for item in columns))
+    return rows
 
 
 def summary_frame(session: Session, of: ValueRows, columns: Sequence[Column]) -> pd.DataFrame:
@@ -155,7 +159,7 @@ def group_frame(session: Session, of: ValueRows) -> pd.DataFrame:
     """Return the rows of `grouped` as a frame."""
     if session.workers is None:
         return session.frame(grouped(of))
-    groups = groups_of_parts(session, of)
+    groups = measures_by_key(session, of)
     rows = [(*key, *(getattr(group, name) for name in _MEASURES)) for key, group in groups.items()]
     return _frame_of(rows, [*(key.key for key in of.keys), *_MEASURES])
 
@@ -170,24 +174,6 @@ def _frame_of(rows: Sequence[Row], names: Sequence[str]) -> pd.DataFrame:
     return frame.astype(kinds)
 
 
-def _rows_of(
-    groups: Mapping[tuple[Any, ...], Measures], keys: Sequence[Labelled], columns: Sequence[Column], by_key: bool
-) -> list[Row]:
-
-    def order(group: tuple[tuple[Any, ...], Measures]) -> tuple[Any, ...]:
-        key, sums = group
-        ties = [(tie is None, tie) for tie in (key[::-1] if by_key else (sums.first,))]
-        return (sums.total is None, -(sums.total or 0), *ties)
-
-    grand_total = sum(sums.total or 0 for sums in groups.values())
-    rows = []
-    for key, sums in sorted(groups.items(), key=order):
-        cells: dict[str, Any] = dict(zip((key.key for key in keys), key, strict=True))
-        cells["share"] = 100.0 * (sums.total or 0) / grand_total if grand_total else 0.0
-        rows.append(tuple(cells[item.key] if item.key in cells else getattr(sums, item.key) for item in columns))
-    return rows
-
-
 def number_of_values(session: Session, value: Expression) -> int:
     """Count the different values, except missing values."""
     return number_of_groups(session, sa.select(value.label("value")).where(value.is_not(None)))
@@ -198,11 +184,6 @@ def number_of_groups(session: Session, groups: Query) -> int:
     if session.workers is None:
         return int(session.scalar(sa.select(sa.func.count()).select_from(groups.distinct().subquery())) or 0)
     return len(set(rows_by_report(session, groups.distinct())))
-
-
-def group_number(keys: Sequence[Labelled]) -> sa.ColumnElement[int]:
-    """Select a number of 63 bits for each combination of ``keys``."""
-    return sa.cast(sa.func.hash(*[key.element for key in keys]).op(">>")(1), sa.BigInteger)
 
 
 def frame_spread(groups: pd.api.typing.SeriesGroupBy, prefix: str = "") -> pd.DataFrame:
@@ -218,16 +199,6 @@ def with_shares(groups: pd.DataFrame, ties: Sequence[str]) -> pd.DataFrame:
     with_share = groups.assign(share=100.0 * groups["total"] / grand_total if grand_total else 0.0)
     order = [False] + [True] * len(ties)
     return with_share.sort_values(["total", *ties], ascending=order, kind="stable").reset_index(drop=True)
-
-
-_BATCH_ROWS = 10_000
-
-
-def query_rows(session: Session, query: Query, columns: Sequence[Column]) -> list[Row]:
-    """Return the rows of ``query`` in the order of ``columns``, whose keys name the columns of the query."""
-    names = list(query.selected_columns.keys())
-    indices = [names.index(column.key) for column in columns]
-    return [tuple(row[index] for index in indices) for batch in session.batches(query, _BATCH_ROWS) for row in batch]
 
 
 def places_by(columns: Iterable[Array]) -> dict[tuple[Any, ...], Ints]:

@@ -32,7 +32,7 @@ from nsystui.questions.nccl.summary import nccl_notes
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.nvtx.listing import nvtx_summary, range_rows
 from nsystui.questions.queries import statistics
-from nsystui.questions.queries.distributions import MANY, medians
+from nsystui.questions.queries.distributions import MANY, group_number, medians
 from nsystui.questions.queries.partial_sums import ValueRows
 from nsystui.questions.queries.tasks import rank_of, selected_ranks
 from nsystui.questions.recipes.recipe import AskRecipe, RecipeOptions, of_each_rank, of_rank
@@ -200,7 +200,7 @@ _MANY = MANY // 4
 
 def _quartiles(session: Session, rows: ValueRows) -> dict[_Key, _Pair]:
     if rows.counted is not None and most_rows(session.reports, rows.counted) >= _MANY:
-        number = statistics.group_number(rows.keys)
+        number = group_number(rows.keys)
         numbers = {tuple(key): group for *key, group in session.rows(_grouped(rows, sa.func.min(number)))}
         if len(set(numbers.values())) == len(numbers):  # otherwise two groups have the same hash
             source = rows.table, rows.value, number, rows.conditions

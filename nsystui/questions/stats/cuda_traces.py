@@ -18,7 +18,6 @@ from nsystui.questions.nvtx.loading import calls_as_nsys
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_start, where
 from nsystui.questions.queries.data_notes import missing_notes
-from nsystui.questions.queries.derived import frame_by_report
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.stats.cuda_sums import KERNEL_PLACE, LaunchRanges, notes, range_named, range_named_frame
 from nsystui.questions.stats.report import AskReport, ReportOptions
@@ -271,7 +270,7 @@ def _execution_groups(session: Session, rows: _Executions) -> pd.DataFrame:
     # Medians hold the times of all kernels of a query in memory, so each query covers only some names.
     count = session.count(_KERNELS) // session.limits.rows_at_once(_EXECUTION_BYTES) + 1
     part = sa.func.hash(inner.c.name) % count
-    frames = [frame_by_report(session, query.where(part == number)) for number in range(count)]
+    frames = [session.frame(query.where(part == number)) for number in range(count)]
     return pd.concat(frames, ignore_index=True)
 
 
