@@ -163,13 +163,23 @@ def _summaries(session):
     yield list(iter_rows(work_summary(session, Selection(), API)))
 
 
-@pytest.mark.parametrize("has_distinct_hashes", campaign.first(1, [False, True]))
-def test_the_summaries_of_many_rows_are_those_of_few(demo_session, monkeypatch, has_distinct_hashes):
+def _with_hashes_of_each_report(session, query):
+    """Yield the rows of each report as a worker with another DuckDB would send them: groups have other numbers."""
+    (table,) = query.get_final_froms()
+    for report in session.reports:
+        for *values, number in session.rows(query.where(table.c.report == report.index)):
+            yield *values, number + report.index
+
+
+@pytest.mark.parametrize("hashes", campaign.first(1, ["alike", "distinct", "of each report"]))
+def test_the_summaries_of_many_rows_are_those_of_few(demo_session, monkeypatch, hashes):
     usual = list(_summaries(demo_session))
     module = "nsystui.questions.queries"
     monkeypatch.setattr(f"{module}.statistics.MANY", 1)
-    if not has_distinct_hashes:
+    if hashes == "alike":
         monkeypatch.setattr(f"{module}.partial_sums.group_number", lambda keys: sa.literal(7, sa.BigInteger))
+    if hashes == "of each report":
+        monkeypatch.setattr(f"{module}.partial_sums.rows_by_report", _with_hashes_of_each_report)
     for few, many in zip(usual, _summaries(demo_session), strict=True):
         assert len(few) == len(many)
         for row, other in zip(few, many, strict=True):

@@ -48,10 +48,8 @@ def _in_window(table: sa.FromClause, window: Window) -> list[Condition]:
     low, high = (sa.func.coalesce(by_report(table, of), edge) if of else sa.literal(edge) for edge, of in edges)
     start, after = columns.get("start", columns.get("time")), low - columns.clock_offset
     # DuckDB skips row groups only by conditions on constants.
-    earliest, latest = (
-        min([window.start, *starts.values()]) - MOST_OFFSET,
-        max([window.end, *ends.values()]) - LEAST_OFFSET,
-    )
+    earliest = min([window.start, *starts.values()]) - MOST_OFFSET
+    latest = max([window.end, *ends.values()]) - LEAST_OFFSET
     conditions = [start < latest, start < high - columns.clock_offset]
     if "end" not in columns:
         return [*conditions, start >= earliest, start >= after]

@@ -40,8 +40,7 @@ def squares(value: Expression) -> Expression:
 class Measures:
     """Measures of a group of ``count`` rows, ``known`` of them with a value, as in `statistics.spread`.
 
-    ``total``, ``min`` and ``max`` are ``None`` without values. ``first`` is the smallest row number, if requested;
-    ``number`` is the group's `group_number`.
+    ``total``, ``min`` and ``max`` are ``None`` without values. ``first`` is the smallest row number, if requested.
     """
 
     count: int
@@ -51,7 +50,6 @@ class Measures:
     min: int | None
     max: int | None
     first: int | None
-    number: int
     median: float | None = None
 
     @property
@@ -94,17 +92,21 @@ def measures_by_key(session: Session, of: ValueRows) -> dict[_Key, Measures]:
     ends = sa.func.min(value), sa.func.max(value)
     sums = sa.func.count(), sa.func.count(value), total, squares(value), *ends, first, sa.func.min(number)
     groups: dict[_Key, Measures] = {}
+    numbers: set[tuple[int, _Key]] = set()
     rows = sa.select(*of.keys, *sums).select_from(of.table).where(*of.conditions).group_by(*keys)
     for row in rows_by_report(session, rows):
-        _add(groups, tuple(row[: len(keys)]), Measures(*row[len(keys) :]))
-    if len({group.number for group in groups.values()}) < len(groups):  # a hash may give two groups one number
+        key = tuple(row[: len(keys)])
+        _add(groups, key, Measures(*row[len(keys) : -1]))
+        numbers.add((row[-1], key))
+    # A hash may give two groups one number, and another version of DuckDB on a worker a group another number.
+    if not len(groups) == len(numbers) == len({number for number, _ in numbers}):
         of_keys = sa.select(*of.keys, sa.cast(sa.func.median(value), sa.Double)).select_from(of.table)
-        for *key, median in session.rows(of_keys.where(*of.conditions).group_by(*keys)):
-            groups[tuple(key)].median = median
+        for *values, median in session.rows(of_keys.where(*of.conditions).group_by(*keys)):
+            groups[tuple(values)].median = median
         return groups
     median_by_number = medians(session, of.table, value, number, of.conditions)
-    for group in groups.values():
-        group.median = median_by_number.get(group.number)
+    for group_index, key in numbers:
+        groups[key].median = median_by_number.get(group_index)
     return groups
 
 
