@@ -98,7 +98,7 @@ def measures_by_key(session: Session, of: ValueRows) -> dict[_Key, Measures]:
         key = tuple(row[: len(keys)])
         _add(groups, key, Measures(*row[len(keys) : -1]))
         numbers.add((row[-1], key))
-    # A hash may give two groups one number, and another version of DuckDB on a worker a group another number.
+    # Two groups may have the same hash, and a worker with another DuckDB may have other hashes.
     if not len(groups) == len(numbers) == len({number for number, _ in numbers}):
         of_keys = sa.select(*of.keys, sa.cast(sa.func.median(value), sa.Double)).select_from(of.table)
         for *values, median in session.rows(of_keys.where(*of.conditions).group_by(*keys)):
