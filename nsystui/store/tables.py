@@ -24,7 +24,7 @@ LEAST_OFFSET, MOST_OFFSET = (
 )
 """The least and the most ``clock_offset`` of the open reports, which the session sets for each query.
 
-DuckDB skips row groups only by conditions on constants; ``clock_offset`` is a column of a view.
+DuckDB skips row groups only by conditions on constants.
 """
 
 
