@@ -507,7 +507,7 @@ class Session:
 
     @contextmanager
     def _executed(self, query: sa.Executable) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Run a query on views of its tables. With unpacked reports, they have only columns that were read."""
+        """Run a query on views of its tables; of unpacked reports, they have only columns that were read."""
         from nsystui.store.tables import LEAST_OFFSET, MOST_OFFSET
 
         used = used_columns(query)
@@ -521,7 +521,7 @@ class Session:
                 with self._query_errors():
                     make_view(self.database, table, self._rows(table), columns)
                 self._current_views.add(name)
-        offsets = {report.clock_offset for report in self.reports} or {0}
+            offsets = {report.clock_offset for report in self.reports} or {0}  # as in the views
         bounds = {LEAST_OFFSET.key: min(offsets), MOST_OFFSET.key: max(offsets)}
         with self._query_errors(), self._engine.connect() as connection:
             yield cast("duckdb.DuckDBPyConnection", connection.execute(query, bounds).cursor)

@@ -247,7 +247,7 @@ class OpenJob:
         return self.steps_by
 
     def smart_names(self) -> Mapping[str, str]:
-        """Return the smart name of each kernel of the job by its full name."""
+        """Return the smart name of each kernel by its full name."""
         from nsystui.questions.kernels.summary import smart_kernel_names
 
         return self.once(("smart-names",), lambda: smart_kernel_names(self.session))

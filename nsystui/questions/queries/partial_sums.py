@@ -1,6 +1,6 @@
 """Statistics of groups from whole numbers that add up, so that workers of a cluster can compute them.
 
-The medians take two more passes: see `distributions.medians`.
+Medians take two more passes (`distributions.medians`).
 """
 
 from __future__ import annotations
