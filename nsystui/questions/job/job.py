@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # Results of the last few selections stay in memory, so that returning to a selection is free.
-_MAX_RESULTS = 20
+_MAX_RESULTS = 21
 _EVERYTHING = Selection()
 
 
