@@ -105,7 +105,8 @@ def attribute(
         calls_per_span = max(job.session.count(tables.api_calls), 1) / step
         step = min(step, limits.rows_at_once(_SPAN_BYTES), int(limits.rows_at_once(_CALL_BYTES) / calls_per_span) + 1)
     in_portions = step < len(spans)
-    host = _Host.load(job, spans, BESIDE if with_calls else 0, selection, in_portions)
+    margin = BESIDE if with_calls else 0
+    host = _Host.load(job, spans, margin, selection, in_portions)
     # In order of time, portions are near few calls.
     order = narrow(np.argsort(spans.starts, kind="stable") if in_portions else np.arange(len(spans)))
     ranges = ThreadRanges.load(job) if with_ranges else None
@@ -114,7 +115,7 @@ def attribute(
     for rows in job.session.slices(len(spans), step, "causes of idle time", "gaps"):
         part = spans.at(order[rows])
         if in_portions:
-            host.read_calls(job.session, part)
+            host.read_calls(job.session, part, margin)
         launcher = host.launchers(part)
         span, *numbers = _summed(_pieces(host, part, launcher, ranges, with_calls), host.causes, len(names))
         portions.append(tuple(map(narrow, (launcher, order[rows][span], *numbers))))
@@ -213,7 +214,7 @@ def _pieces(
                 yield span[parts.span], cause[parts.span], active.labels[parts.segment], parts.ends - parts.starts
 
 
-def _with_workers(spans: IdleSpans, workers: Mapping[Task, Task], margin: int = 0) -> list[tuple[Task, int, int]]:
+def _with_workers(spans: IdleSpans, workers: Mapping[Task, Task], margin: int) -> list[tuple[Task, int, int]]:
     """Return the process, start and end of each span, also for the worker processes of its process."""
     near = [(span.task, span.start - margin, span.end + margin) for span in spans]
     return near + [(worker, lo, hi) for worker, rank in workers.items() for task, lo, hi in near if task == rank]
@@ -254,9 +255,7 @@ class _Host:
         hull = Window(int(spans.starts.min()) - margin, int(spans.ends.max()) + margin)
         workers = workers_by_rank(job, tasks)
         selection = Selection(hull, tasks | workers.keys())
-        near, api_calls = None, tables.api_calls
-        if len(spans) <= FEW:
-            near = _with_workers(spans, workers, margin)
+        near, api_calls = _with_workers(spans, workers, margin) if len(spans) <= FEW else None, tables.api_calls
         cuda, callers = NO_CALLS, set[Thread]()
         if not in_portions:
             cuda = calls_of(session, api_calls, selection, near)
@@ -281,14 +280,14 @@ class _Host:
             job.graph_gaps(streams), host_functions(session, sorted(tasks)),
         )  # fmt: skip
 
-    def read_calls(self, session: Session, spans: IdleSpans) -> None:
+    def read_calls(self, session: Session, spans: IdleSpans, margin: int) -> None:
         """Read the CUDA calls and launches around ``spans``, replacing previous calls."""
         tasks = frozenset(task for task, _ in spans.gpus)
-        hull = Window(int(spans.starts.min()), int(spans.ends.max()))
+        hull = Window(int(spans.starts.min()) - margin, int(spans.ends.max()) + margin)
         if not self._call_texts and session.count(tables.api_calls):
             self._call_texts.update(texts_by_hash(session, tables.api_calls))
         selection, are_few = Selection(hull, tasks | set(self.workers)), len(spans) <= FEW
-        near = _with_workers(spans, self.workers) if are_few else None
+        near = _with_workers(spans, self.workers, margin) if are_few else None
         self.cuda = calls_of(session, tables.api_calls, selection, near, text_of=self._call_texts)
         self.launching, self.ending = launching_threads(session, tasks, spans.starts, spans.ends, are_few)
 
