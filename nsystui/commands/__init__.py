@@ -86,7 +86,8 @@ def is_command(word: str) -> bool:
     from nsystui.questions.queries.registry import question_named
 
     with suppress(KeyError):
-        return bool(question_named(word))
+        question_named(word)
+        return True
     return False
 
 

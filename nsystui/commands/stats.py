@@ -90,10 +90,8 @@ def _answer(request: Request, names: Sequence[str], memory: Remembered | None) -
     with shared.opened(request, whole=False) as (job, selection):
         selections = _selections(request, job, selection)
         is_alone = len(names) == 1 and not request.args["by_rank"]  # a table even without rows
-        tables = list(
-            _tables(request, job, wanted, selections, memory, is_alone)
-        )  # nothing is printed before all is read
-        _deliver(request, iter(tables), is_alone)
+        tables = list(_tables(request, job, wanted, selections, memory, is_alone))
+        _deliver(request, iter(tables), is_alone)  # nothing is printed before all is read
         return 3 if all(lacking(job.session, report) for _, report, _ in wanted) else 0
 
 

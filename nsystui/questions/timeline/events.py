@@ -22,7 +22,7 @@ from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.queries.time_window import event_span, report_at
 from nsystui.questions.timeline.lanes import LaneIdentity, ThreadEvents, Timeline
 from nsystui.store.session import Session
-from nsystui.store.tables import LEAST_OFFSET, MOST_OFFSET
+from nsystui.store.tables import MOST_OFFSET
 
 _CATEGORY = {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph", "hostfunc": "cpu"}
 _MAX_SPANS = 4000
@@ -95,9 +95,8 @@ def _overlapping(window: Window) -> Any:
     """Return the condition; its constants let DuckDB skip row groups."""
 
     def conditions(table: sa.Table, name: Expression) -> list[Condition]:
-        start, end, offset = table.c.start, table.c.end, table.c.clock_offset
-        constant = [start < window.end - LEAST_OFFSET, end > window.start - MOST_OFFSET]
-        return [*constant, start < window.end - offset, end > window.start - offset]
+        end, low = table.c.end, window.start
+        return [*starts_within(table, None, window.end), end > low - MOST_OFFSET, end > low - table.c.clock_offset]
 
     return conditions
 
