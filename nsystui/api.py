@@ -84,7 +84,7 @@ def catalogue() -> pandas.DataFrame:
 
 def _catalogue() -> Mapping[str, str]:
     from nsystui.questions.queries.question import COMPARISON
-    from nsystui.questions.queries.registry import questions as all_questions
+    from nsystui.questions.queries.question import questions as all_questions
 
     return {f"{item.family} {item.name}".strip(): item.help for item in all_questions() if item.rows.home != COMPARISON}
 
@@ -197,7 +197,7 @@ class Job:
         from nsystui.base.answer import TableAnswer
         from nsystui.base.selection import Selection
         from nsystui.output.formats import fitting, write
-        from nsystui.questions.answers.answering import ask
+        from nsystui.questions.queries.question import ask
 
         if self._open is None:
             return "<nsystui.Job, closed>"
@@ -237,7 +237,7 @@ class Job:
         closed.
         """
         from nsystui.commands.arguments import arranged, selection_of
-        from nsystui.questions.answers.answering import ask
+        from nsystui.questions.queries.question import ask
 
         declaration = _question(question)
         request = self._parsed(question, declaration, options)
@@ -343,7 +343,7 @@ def _words(options: Mapping[str, Any]) -> list[str]:
 
 
 def _question(name: str) -> Question:
-    from nsystui.questions.queries.registry import question_named
+    from nsystui.questions.queries.question import question_named
 
     family, _, report = name.rpartition(" ")
     try:

@@ -303,7 +303,7 @@ def command_parser(name: str) -> argparse.ArgumentParser:
 def _module(name: str) -> CommandModule:
     if is_question(name):
         from nsystui.commands.question import QuestionCommand
-        from nsystui.questions.queries.registry import question_named
+        from nsystui.questions.queries.question import question_named
 
         return QuestionCommand(question_named(name))
     return importlib.import_module(f"nsystui.commands.{name.replace('-', '_')}")

@@ -24,8 +24,7 @@ from nsystui.base import resources
 from nsystui.exports.leaf_pages import LeafPages
 from nsystui.exports.opening import ArrowReader
 from nsystui.questions import catalogue
-from nsystui.questions.queries.question import Question
-from nsystui.questions.queries.registry import question_named, questions, views
+from nsystui.questions.queries.question import Question, question_named, questions, views
 from nsystui.store import dialect
 from nsystui.store.session import Session
 

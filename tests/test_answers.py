@@ -46,8 +46,7 @@ from nsystui.base.answer import Answer, Column, Unit, head, iter_rows
 from nsystui.cli import main
 from nsystui.commands import arguments
 from nsystui.output import formats
-from nsystui.questions.queries.question import COMPARISON, STEPS, Question
-from nsystui.questions.queries.registry import question_named, questions
+from nsystui.questions.queries.question import COMPARISON, STEPS, Question, question_named, questions
 
 SUBJECTS = sorted(ANSWERS.glob("*.txt"))
 LINES = [line for path in SUBJECTS for line in commands_of(path)]

@@ -15,7 +15,7 @@ from nsystui.commands import commands, topic_of
 from nsystui.commands.configuration import keys, read_config
 from nsystui.commands.help import topics
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST
-from nsystui.questions.queries.registry import questions
+from nsystui.questions.queries.question import questions
 from nsystui.questions.stats import all_reports
 from nsystui.questions.triage.thresholds import meanings
 

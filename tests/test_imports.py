@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from files_run import numbers_of_files
 from jobs import running
 
 import nsystui
@@ -192,7 +193,7 @@ def test_the_version_is_printed_by_a_few_of_the_programs_modules_and_help_by_the
     """An import of 20 ms takes three times as long as the start of Python."""
     slow = {"dataclasses", "decimal", "inspect", "json", "nsystui.base.answer", "nsystui.output.files"}
     _, version, help_text = loaded_after(MAIN, run("--version"), run("--help"))
-    assert version.isdisjoint({*slow, "nsystui.questions.queries.registry"})
+    assert version.isdisjoint({*slow, "nsystui.questions.queries.question"})
     assert help_text.isdisjoint(slow)
 
 
@@ -268,3 +269,9 @@ def test_a_command_loads_only_what_it_uses(demo_job, tmp_path, commands):
         assert loaded & {*HEAVY, "textual"} - {"pyarrow"} <= LOADS[command], command
         assert not [name for name in loaded if name.startswith("sqlalchemy.dialects.")], command
     assert "pandas" in every[-1]
+
+
+def test_an_answer_runs_few_files(tmp_path):
+    """A reader who follows an answer opens these files: a lower number may replace a limit, never a higher one."""
+    numbers = numbers_of_files(tmp_path)
+    assert numbers["kernels, remembered"] <= 25 and numbers["kernels"] <= 60 and numbers["triage"] <= 120, numbers

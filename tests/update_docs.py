@@ -3,11 +3,10 @@
 from pathlib import Path
 
 from nsystui.base.selection import Selection
-from nsystui.questions.answers.answering import ask
 from nsystui.questions.answers.schemas import empty_job
 from nsystui.questions.kernels.summary import GroupBy
 from nsystui.questions.nccl.grouping import NcclProperty
-from nsystui.questions.queries.registry import of_family
+from nsystui.questions.queries.question import ask, of_family
 from nsystui.ui import keys
 
 PACKAGE = Path(__file__).parents[1] / "nsystui"

@@ -4,8 +4,6 @@ Red and yellow mark only severities and worse values. Drawings have categories i
 the tables instead of sizes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

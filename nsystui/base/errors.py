@@ -1,7 +1,5 @@
 """Errors that a user can meet; their messages name the object, the problem and the next step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import Enum
 from typing import TypeVar

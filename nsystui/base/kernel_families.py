@@ -6,8 +6,6 @@ other fields also use match only as whole words (``norm``, but not in ``normal_v
 that contain the name of a framework (``gather``, but not in ``pme_gather``: `_of_frameworks`).
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 

@@ -8,8 +8,6 @@ Names are demangled by nsys (``[lambda(float) (instance 2)]``, ``(int)4``, ``<un
 (``{lambda(float)#2}``, ``4``, ``(anonymous namespace)``).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Resources of this process: CPUs, memory, address space, threads and their priorities, open files.
+"""Resources of this process: CPUs, memory, address space, threads and their priorities, open files; a session's limits.
 
 CPUs and memory respect the limits of the process's control groups. A value that cannot be read is unknown, neither
 unlimited nor zero. ``root`` is the directory that contains ``/proc`` and ``/sys``.
@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
@@ -222,3 +223,56 @@ def give_back() -> None:
     if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 400_000:  # KiB
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
+
+
+SMALLEST_MEMORY = 320 << 20
+"""The lowest memory limit, bytes: DuckDB's share must hold a chunk being packed, and a query."""
+_PROGRAM = 150 << 20
+"""Memory of Python and libraries, bytes."""
+_MIN_OUTSIDE, _MIN_ROWS = 10 << 20, 1 << 14
+MEMORY_PER_THREAD = 100 << 20
+"""DuckDB's memory per thread, bytes: two threads need 200 MB to sort a million rows of a trace."""
+
+# Packing a chunk, with the strings of a usual export, took 55 to 65 MB.
+_CHUNK_MEMORY = 80 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a session on a shared machine: threads, and ``memory`` of the whole program, bytes."""
+
+    threads: int = field(default_factory=lambda: usual_threads())
+    memory: int = 1 << 30
+
+    @property
+    def database(self) -> int:
+        """DuckDB's memory, bytes; the program and the rows of `rows_at_once` use the rest."""
+        return min(self.memory * 5 // 8, max(self.memory - _PROGRAM, _PROGRAM) - _MIN_OUTSIDE)
+
+    def rows_at_once(self, size: int) -> int:
+        """Return how many rows fit into memory outside DuckDB, at ``size`` bytes per row with derived data."""
+        return max((self.memory - self.database - _PROGRAM) // size, _MIN_ROWS)
+
+    def most_held(self, size: int) -> int:
+        """Return how many rows of ``size`` bytes the whole program may hold at once."""
+        return (self.memory - _PROGRAM) // size
+
+    @property
+    def packing(self) -> Limits:
+        """Limits for packing: half of DuckDB's memory. One thread, because the packers have their own."""
+        return Limits(1, self.database * 4 // 5)
+
+    @property
+    def chunks(self) -> int:
+        """The maximum number of chunks being packed, over all exports."""
+        return max(min(self.threads, self.packing.database // _CHUNK_MEMORY), 1)
+
+    @property
+    def workers(self) -> int:
+        """The number of threads that pack one export."""
+        return min(2, self.chunks)  # more threads do not help: an export is read as one stream
+
+    @property
+    def packs(self) -> int:
+        """The maximum number of exports being packed, because waiting rows stay in memory."""
+        return max(min(self.threads, self.packing.database // (self.workers * _CHUNK_MEMORY)), 1)

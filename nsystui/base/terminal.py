@@ -1,7 +1,5 @@
 """The terminal, mostly as the environment describes it (`original_environ`), so that tests need none; its streams."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import select

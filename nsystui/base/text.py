@@ -6,8 +6,6 @@ and through `shell_word` before it becomes part of a shell command. Data for pro
 ASCII escapes. Widths are in terminal cells, not characters.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import unicodedata

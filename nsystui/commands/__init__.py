@@ -3,8 +3,6 @@
 Only ``open`` and ``diff --screen`` import textual.
 """
 
-from __future__ import annotations
-
 import argparse
 from contextlib import suppress
 from typing import NoReturn
@@ -70,7 +68,7 @@ class Parser(argparse.ArgumentParser):
 
 def commands() -> dict[str, str]:
     """Return every command with its line of help, in the help's order."""
-    from nsystui.questions.queries.registry import of_family
+    from nsystui.questions.queries.question import of_family
 
     entries = {name: (order, line) for name, (order, line, _) in _COMMANDS.items()}
     entries |= {question.name: (question.order, question.help) for question in of_family("")}
@@ -83,7 +81,7 @@ def is_command(word: str) -> bool:
         return True
     if word.startswith("-") or not (word.replace("-", "").isalpha() and word.islower()):
         return False
-    from nsystui.questions.queries.registry import question_named
+    from nsystui.questions.queries.question import question_named
 
     with suppress(KeyError):
         question_named(word)
@@ -93,7 +91,7 @@ def is_command(word: str) -> bool:
 
 def topic_of(name: str) -> str:
     """Return the topic of the documentation that explains a command, or an empty text."""
-    from nsystui.questions.queries.registry import question_named
+    from nsystui.questions.queries.question import question_named
 
     return _COMMANDS[name][2] if name in _COMMANDS else question_named(name).topic
 

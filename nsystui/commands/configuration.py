@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError, meant
-from nsystui.base.inputs import text_of
+from nsystui.base.files import text_of
 from nsystui.base.text import whole_number
 
 if TYPE_CHECKING:
     from nsystui.base.kernel_families import Rules
+    from nsystui.base.resources import Limits
     from nsystui.store.cache import Cache
-    from nsystui.store.database import Limits
 
 
 CLOCKS = ("collectives", "utc", "own")
@@ -273,7 +273,7 @@ def add_limits(group: argparse._ArgumentGroup) -> None:
 def limits_for(jobs: int | None, memory: int | None, config: Config, environ: Mapping[str, str] = os.environ) -> Limits:
     """Return the limits of the flags, else the variables, else the config file, else the machine. Raises UsageError."""
     from nsystui.base import resources
-    from nsystui.store.database import SMALLEST_MEMORY, Limits
+    from nsystui.base.resources import SMALLEST_MEMORY, Limits
 
     if jobs is None and environ.get("NSYSTUI_JOBS"):
         jobs = jobs_number(environ["NSYSTUI_JOBS"], "NSYSTUI_JOBS=")
@@ -300,7 +300,7 @@ def default_cache(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.en
 
 def drop_left_in_cache(config: Config) -> None:
     """Remove killed programs' incomplete files from the cache, if it is the user's own."""
-    from nsystui.base.partial_files import why_not_ours
+    from nsystui.base.files import why_not_ours
     from nsystui.store.cache import drop_left
 
     with suppress(UsageError):  # a command that uses the cache reports it
@@ -319,8 +319,8 @@ def jobs_number(text: str, name: str) -> int:
 
 def memory_size(text: str, name: str) -> int:
     """Return a size in bytes that is enough to read an export. Raises UsageError."""
+    from nsystui.base.resources import SMALLEST_MEMORY
     from nsystui.base.units import size_words
-    from nsystui.store.database import SMALLEST_MEMORY
 
     memory = size(text, name)
     if memory < SMALLEST_MEMORY:

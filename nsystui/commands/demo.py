@@ -1,7 +1,5 @@
 """``nsystui demo``: a job to look around in; the package contains its exports."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile

@@ -139,7 +139,7 @@ def _check_sides(request: Request) -> None:
 
 def _side_request(request: Request, side: str) -> Request:
     """Return the request that opens a side's job; ``--ranks`` may assign ranks to both jobs' files."""
-    from nsystui.store.database import SMALLEST_MEMORY
+    from nsystui.base.resources import SMALLEST_MEMORY
 
     args = request.args
     files = args["against"] if side == "b" and args["against"] else request.opening.files

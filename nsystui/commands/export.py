@@ -1,7 +1,5 @@
 """``nsystui export``: a trace of the selection for another tool."""
 
-from __future__ import annotations
-
 import argparse
 from types import SimpleNamespace
 from typing import BinaryIO, cast

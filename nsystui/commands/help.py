@@ -1,7 +1,5 @@
 """``nsystui help``: the documentation; and completion for shells, made by argcomplete from the parsers of commands."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re
@@ -193,7 +191,7 @@ def _completer(action: argparse.Action, command: str, has_commands: bool) -> Cal
 
 
 def _names_of(family: str) -> _Words:
-    from nsystui.questions.queries.registry import of_family
+    from nsystui.questions.queries.question import of_family
 
     return {question.name: question.help for question in of_family(family)}
 

@@ -1,7 +1,5 @@
 """Maps of recipes as text: a line of blocks per figure and GPU, process or adapter."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +9,8 @@ from nsystui.base.answer import Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import fit, safe_text
 from nsystui.base.units import format_value
-from nsystui.questions.answers.answering import draw_map
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.question import Question, TextDrawing
+from nsystui.questions.queries.question import Question, TextDrawing, draw_map
 from nsystui.questions.recipes.recipe import RecipeMap, RecipeOptions
 from nsystui.ui.pictures.selection import span_words
 from nsystui.ui.widgets.plots import blocks, time_axis

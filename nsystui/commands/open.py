@@ -15,8 +15,8 @@ from nsystui.base.errors import UsageError, see_directory
 from nsystui.base.text import shell_word
 from nsystui.commands.configuration import THEMES, remember_theme
 from nsystui.commands.request import Drawn, Request
+from nsystui.exports import EXPORT_ENDINGS
 from nsystui.exports.discover import discover, is_there, names_of
-from nsystui.exports.forms.form import EXPORT_ENDINGS
 from nsystui.exports.nccl_log.files import STDIN, FileKind, kind_of, named
 from nsystui.questions.queries.numbering import numbering
 

@@ -131,7 +131,7 @@ def _options(question: Question, request: Request) -> Any:
 def _answer(question: Question, request: Request, job: OpenJob, selection: Selection, options: object) -> Answer:
     """Return the table. Raises UsageError if no row of the job has the name of ``--instances``."""
     from nsystui.base.selection import Selection
-    from nsystui.questions.answers.answering import ask
+    from nsystui.questions.queries.question import ask
 
     answer, name = ask(question, job, selection, options), request.args.get("instances")
     if name and not answer.total:
@@ -143,7 +143,7 @@ def _answer(question: Question, request: Request, job: OpenJob, selection: Selec
 
 def drawn(question: Question, job: OpenJob, selection: Selection, options: object) -> Drawing | None:
     """Return the question's drawing or map, or ``None`` if there is nothing to draw."""
-    from nsystui.questions.answers.answering import draw_map
+    from nsystui.questions.queries.question import draw_map
     from nsystui.questions.report.drawings import map_lanes
 
     if question.drawing is None:
@@ -156,7 +156,7 @@ def _as_svg(question: Question, request: Request, job: OpenJob, selection: Selec
     """Print or write the drawing; return 3 if there is nothing to draw, which the table's notes explain."""
     from nsystui.output.files import print_lines, save_text
     from nsystui.output.svg import svg
-    from nsystui.questions.answers.answering import ask
+    from nsystui.questions.queries.question import ask
 
     drawing = drawn(question, job, selection, options)
     if drawing is None:

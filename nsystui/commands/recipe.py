@@ -1,7 +1,5 @@
 """``nsystui recipe``: the multi-report recipes of Nsight Systems by their names."""
 
-from __future__ import annotations
-
 import argparse
 import textwrap
 from collections.abc import Sequence

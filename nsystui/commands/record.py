@@ -1,7 +1,5 @@
 """``nsystui record``: command lines that record the data for a question; it does not run them."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

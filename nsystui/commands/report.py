@@ -1,7 +1,5 @@
 """``nsystui report``: all of a job on one page, for somebody else."""
 
-from __future__ import annotations
-
 import argparse
 from contextlib import ExitStack
 from dataclasses import replace

@@ -13,8 +13,8 @@ from nsystui.base.errors import ExportError, MissingFileError, NsystuiError, Usa
 from nsystui.commands.configuration import CLOCKS, NO_CONFIG, Config, config_for, default_cache, limits_for, remembered
 
 if TYPE_CHECKING:
+    from nsystui.base.resources import Limits
     from nsystui.store.cache import Cache
-    from nsystui.store.database import Limits
 
 
 class OutputName(str):
@@ -101,7 +101,7 @@ class Output:
         if not self.is_drawing:
             return
         if not has_drawing:
-            from nsystui.questions.queries.registry import questions
+            from nsystui.questions.queries.question import questions
 
             drawn = [question.command({}) for question in questions() if question.drawing is not None]
             raise UsageError(

@@ -40,7 +40,7 @@ def run(request: Request) -> int:
     from nsystui.commands.question import add_options
     from nsystui.output.files import print_lines
     from nsystui.questions.answers.schemas import empty_job, schema_of
-    from nsystui.questions.queries.registry import questions
+    from nsystui.questions.queries.question import questions
 
     words = request.args["words"]
     with empty_job() as job:
@@ -61,7 +61,7 @@ def run(request: Request) -> int:
 
 
 def _question(words: list[str]) -> Question:
-    from nsystui.questions.queries.registry import question_named, questions
+    from nsystui.questions.queries.question import question_named, questions
 
     families = {question.family for question in questions()} - {""}
     family = words[0] if words[0] in families else ""

@@ -18,8 +18,6 @@ chain in two chunks has two rows. Depth 0 is the function that ran; ``function``
 ``stack_names``.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from enum import Enum

@@ -1,19 +1,17 @@
 """Reports that are not SQLite, converted into exports in the cache, never next to the report."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
 
 from nsystui.base.errors import ExportError
-from nsystui.base.inputs import opened
-from nsystui.base.partial_files import drop_abandoned, partial_name, remove, why_not_ours
+from nsystui.base.files import drop_abandoned, opened, partial_name, remove, why_not_ours
 from nsystui.base.units import size_words
 from nsystui.exports import opening
 from nsystui.exports.discover import export_of
-from nsystui.exports.forms.form import ELSEWHERE, Advance, Form, size_in
+from nsystui.exports.forms.form import ELSEWHERE, Advance, Form
+from nsystui.exports.opening import size_in
 
 _NOT_OPENED = "the export made of it cannot be opened"
 

@@ -16,14 +16,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Unit
 from nsystui.base.errors import UsageError
-from nsystui.base.inputs import json_in, opened, text_of
+from nsystui.base.files import json_in, opened, text_of
 from nsystui.base.text import shell_word
 from nsystui.base.units import format_value
-from nsystui.exports.forms import form_of
-from nsystui.exports.forms.form import EXPORT_ENDINGS, RECORDING_ENDING, REPORT_ENDINGS, Form, identity_of
+from nsystui.exports import EXPORT_ENDINGS, RECORDING_ENDING, REPORT_ENDINGS
+
+if TYPE_CHECKING:
+    from nsystui.exports.forms.form import Form
 
 REPORTS = "reports"
 FACTS = "reports.jsonl"
@@ -113,8 +116,23 @@ def facts_of_group(report: Path) -> tuple[str, dict[str, str]]:
     return header, dict(line.split(" ", 1) for line in lines)
 
 
+def form_of(path: Path) -> Form | None:
+    """Return the form of a file or directory; ``None`` if it is a SQLite export, or unknown.
+
+    Never raises: opening a file reports the error.
+    """
+    if path.name.endswith(EXPORT_ENDINGS):
+        return None
+    from nsystui.exports.forms.kineto import KINETO
+    from nsystui.exports.forms.nsys import PARQUET, REPORT
+
+    return next((form for form in (REPORT, KINETO, PARQUET) if form.is_of(path)), None)
+
+
 def export_of(path: Path, form: Form, directory: Path) -> Path:
     """Return the path of a report's export, alone in a directory. Raises ExportError if the report does not exist."""
+    from nsystui.exports.forms.form import identity_of
+
     return directory / identity_of(path, form.version) / f"{form.name_of(path)}.sqlite"
 
 

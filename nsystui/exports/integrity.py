@@ -1,7 +1,5 @@
 """The integrity of an export: SQLite's check for damaged pages, and rows lost without an error."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor

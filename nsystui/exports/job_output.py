@@ -4,8 +4,6 @@ Jobs often print their environment, with tokens, by accident. Lines that look li
 and `HIDDEN` replaces texts that look like tokens (docs/privacy.md#output-of-the-application).
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Iterator

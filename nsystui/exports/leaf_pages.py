@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from nsystui.base.inputs import opened
+from nsystui.base.files import opened
 from nsystui.base.types import Array, Ints
 from nsystui.exports import opening
 from nsystui.exports.schema import LATEST, NativeColumn, NativeText

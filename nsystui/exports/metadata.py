@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from nsystui.base.text import whole_number
 from nsystui.base.types import Expression, grouped
-from nsystui.exports import integrity, opening
-from nsystui.exports.schema import GpuClock, Schema
+from nsystui.exports import integrity, opening, sources
+from nsystui.exports.schema import GpuClock, Schema, probe
 
 _BITS = 24
 _MASK = (1 << _BITS) - 1
@@ -401,3 +401,39 @@ def _gpu_facts(gpu: Gpu | None) -> tuple[Any, ...]:
         return (None, None, None, None, None, None, None)
     names = (gpu.name or None, gpu.uuid or None, gpu.bus or None, gpu.chip or None)
     return (*names, gpu.sm_count, gpu.total_memory, gpu.numa)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A checked export that can be packed: its metadata, and the number of rows of each native table."""
+
+    file: opening.ExportFile
+    metadata: Metadata
+    native: Schema
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @property
+    def rows(self) -> int:
+        """The number of rows to pack."""
+        return self.native.rows(source.table for source in sources.sources(self.native))
+
+    @property
+    def kernels(self) -> int | None:
+        """The number of kernels, if it is known."""
+        return self.native.last_rowid.get("CUPTI_ACTIVITY_KIND_KERNEL")
+
+    @property
+    def name(self) -> str:
+        """The name of the report in a session."""
+        return self.path.stem
+
+
+def open_export(path: Path) -> Opened:
+    """Check an export and read its metadata, in milliseconds whatever its size. Raises ExportError."""
+    file = opening.check(path)
+    with file.unchanged(), closing(opening.connect(path)) as connection:
+        native = probe(path, connection)
+        return Opened(file, read(path, connection, native), native)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.base.inputs import json_in
+from nsystui.base.files import json_in
 from nsystui.exports.integrity import check_pages
 
 if TYPE_CHECKING:
@@ -359,6 +359,8 @@ _NAMES = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "Sen
           "Scatter", "AllGatherV", "PutSignal", "Signal", "WaitSignal")  # fmt: skip
 COMMUNICATION = {f"nccl{name}": name for name in _NAMES} | {"ncclBcast": "Broadcast"}
 """The calls that move or await data (docs/nccl.md#calls); others manage communicators, groups or memory."""
+STARTS_WORK = rf"^(?:{'|'.join(COMMUNICATION)})(?:\(\)|$)|^ncclGroupEnd$"
+"""The pattern for names of calls in which NCCL may start work."""
 
 _NOTHING = NcclCall(None, None, None, None, None, None, None, None, None)
 
@@ -398,3 +400,27 @@ def decode(schemas: PayloadSchemas, domain_id: int | None, name: str, json_text:
         if labels:
             return interpret(labels)
     return parse_instrumented(name) or _NOTHING
+
+
+_COLLECTIVE = " ".join(f"WHEN name = '{name}' THEN '{collective}'" for name, collective in COMMUNICATION.items())
+_HAS_PAYLOAD = "(json_text <> '' OR octet_length(blob) > 0 OR contains(name, '('))"
+CALLS_WITH_PAYLOAD = f"""
+    SELECT row, "start", "end", thread, process, domain_id, name, json_text, blob
+    FROM nccl_chunk WHERE {_HAS_PAYLOAD} ORDER BY "start", row"""
+"""Selects calls for `row_of` in DuckDB."""
+OTHER_CALLS = f"""
+    SELECT row, "start", "end", thread, process, name, CASE {_COLLECTIVE} END AS collective, NULL AS message_size,
+        NULL AS communicator, NULL AS peer, NULL AS root, NULL AS reduction, NULL AS datatype, NULL AS rank,
+        NULL AS ranks, NULL AS cuda_device, NULL AS size_source
+    FROM nccl_chunk WHERE NOT {_HAS_PAYLOAD}"""
+"""Selects the calls that record only a name in DuckDB, as rows of the canonical table."""
+
+
+def row_of(schemas: PayloadSchemas, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Convert an NVTX range with a payload to a row of the canonical table."""
+    number, start, end, thread, process, domain_id, name, json_text, blob = row
+    call = decode(schemas, domain_id, name, json_text, blob)
+    bare = name.partition("(")[0]
+    event = (number, start, end, thread, process, bare, COMMUNICATION.get(bare))
+    size = (call.message_size, call.communicator, call.peer, call.root, call.reduction, call.datatype)
+    return (*event, *size, call.rank, call.ranks, call.cuda_device, call.source)

@@ -4,8 +4,6 @@
 (``==PROF== …``) and of the program may precede the table.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator, Sequence
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from nsystui.base.errors import ExportError
-from nsystui.base.inputs import opened
+from nsystui.base.files import opened
 from nsystui.base.text import shell_word
 
 LIMITS = ("registers", "shared memory", "warps", "blocks")

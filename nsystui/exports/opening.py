@@ -11,7 +11,7 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,10 @@ from typing import Any
 from urllib.parse import quote
 
 from nsystui.base.errors import DamagedError, ExportError, MissingFileError, reason_of, see_directory
-from nsystui.base.inputs import opened
+from nsystui.base.files import opened
 from nsystui.base.resources import shortage
 from nsystui.base.text import shell_word
-from nsystui.exports.forms.form import EXPORT_COMMAND, RECORDING_ENDING, REPORT_ENDINGS, is_export, size_in
+from nsystui.exports import EXPORT_COMMAND, RECORDING_ENDING, REPORT_ENDINGS
 
 _PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 """The first bytes of files of gzip, bzip2, xz, zstd and zip."""
@@ -96,6 +96,25 @@ def named(path: Path) -> str:
         return os.fsdecode((path.parent / MADE_FROM).read_bytes())
     except OSError:
         return str(path)
+
+
+def damage_line(path: Path, causes: Mapping[str, str]) -> str:
+    """Return the line for an answer that needs no damaged rows; empty if nothing is damaged."""
+    if not causes:
+        return ""
+    why = "; ".join(causes.values())
+    return f"{named(path)} is damaged, and what needs the damaged rows is refused: {why}; export it again"
+
+
+def size_in(head: bytes) -> int:
+    """Return the size in bytes in an export's header, its first 100 bytes; 0 without a header."""
+    page_size = int.from_bytes(head[16:18], "big")
+    return (65536 if page_size == 1 else page_size) * int.from_bytes(head[28:32], "big") if is_export(head) else 0
+
+
+def is_export(head: bytes) -> bool:
+    """Return whether ``head`` is the beginning of a SQLite file."""
+    return head.startswith(b"SQLite format 3\x00")
 
 
 def uri(path: Path) -> str:

@@ -1,7 +1,5 @@
 """The tables and columns of an export, probed because every version differs."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -9,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsystui.base.errors import ExportError
-from nsystui.base.inputs import opened
+from nsystui.base.files import opened
 from nsystui.exports import integrity, opening
 from nsystui.exports.integrity import is_accounted_for
 

@@ -7,8 +7,6 @@ Viewers bind an arrow to the previous slice in the file, so calls precede work. 
 another slice of their track, so such slices are never written.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 
 from nsystui.base.answer import FILES_ONLY, Answer, TableAnswer, head
 from nsystui.base.errors import MissingDataError, OutputError, UsageError
-from nsystui.base.partial_files import drop_abandoned, partial_name
+from nsystui.base.files import drop_abandoned, partial_name
 from nsystui.base.terminal import complain, original_environ, quiet_pipe, size, text_width, wants_ascii
 from nsystui.base.text import ascii_glyphs, counted, safe_text
 from nsystui.output.formats import fitting, format_for_path, write

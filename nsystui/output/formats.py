@@ -11,8 +11,6 @@ Text is raw in CSV and JSON, which has ``\u`` escapes. Text tables and Markdown,
 called ``=compute``, and data altered for spreadsheets is wrong elsewhere. Import such columns as text.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ It follows the dark or light theme, prints, sorts tables by click or Enter, and 
 commands' tables. All foreign text is made safe and escaped.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -12,8 +12,6 @@ The views (``.cfg``, version 3.4) contain displaying windows, each a function of
 histograms of a window.
 """
 
-from __future__ import annotations
-
 import heapq
 import sys
 from collections.abc import Iterable, Iterator, Sequence

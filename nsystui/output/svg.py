@@ -3,8 +3,6 @@
 All are `WIDTH` units wide; the container scales them. The profiled program's names are made safe and escaped.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from nsystui.base.errors import OutputError, reason_of
-from nsystui.base.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove
+from nsystui.base.files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove
 from nsystui.base.text import is_utf8
 from nsystui.base.types import grouped
 from nsystui.exports.canonical import CanonicalTable

@@ -3,8 +3,6 @@
 ``nsys profile --capture-range-end=repeat`` writes an export for each capture: ``report.1``, ``report.2`` and so on.
 """
 
-from __future__ import annotations
-
 from collections import ChainMap
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -2,86 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base import resources
 from nsystui.base.errors import ExportError, NsystuiError
-from nsystui.base.resources import LEAST_ADDRESSES, address_limit
+from nsystui.base.files import remove
+from nsystui.base.resources import LEAST_ADDRESSES, MEMORY_PER_THREAD, Limits, address_limit
 from nsystui.base.units import size_words
+from nsystui.exports import opening
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.opening import named
+from nsystui.store.cache import Cache, ColumnFiles, PackedFiles
+from nsystui.store.seals import changed
 
 if TYPE_CHECKING:
     import duckdb
     import sqlalchemy as sa
 
-
-SMALLEST_MEMORY = 320 << 20
-"""The lowest memory limit, bytes: DuckDB's share must hold a chunk being packed, and a query."""
-_PROGRAM = 150 << 20
-"""Memory of Python and libraries, bytes."""
-_MIN_OUTSIDE, _MIN_ROWS = 10 << 20, 1 << 14
-_THREAD = 100 << 20
-"""DuckDB's memory per thread, bytes: two threads need 200 MB to sort a million rows of a trace."""
-
-# Packing a chunk, with the strings of a usual export, took 55 to 65 MB.
-_CHUNK_MEMORY = 80 << 20
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a session on a shared machine: threads, and ``memory`` of the whole program, bytes."""
-
-    threads: int = field(default_factory=lambda: resources.usual_threads())
-    memory: int = 1 << 30
-
-    @property
-    def database(self) -> int:
-        """DuckDB's memory, bytes; the program and the rows of `rows_at_once` use the rest."""
-        return min(self.memory * 5 // 8, max(self.memory - _PROGRAM, _PROGRAM) - _MIN_OUTSIDE)
-
-    def rows_at_once(self, size: int) -> int:
-        """Return how many rows fit into memory outside DuckDB, at ``size`` bytes per row with derived data."""
-        return max((self.memory - self.database - _PROGRAM) // size, _MIN_ROWS)
-
-    def most_held(self, size: int) -> int:
-        """Return how many rows of ``size`` bytes the whole program may hold at once."""
-        return (self.memory - _PROGRAM) // size
-
-    def check_held(self, path: Path, rows: int, size: int, what: str) -> None:
-        """Raise ExportError if ``rows`` rows of ``size`` bytes, all needed at once, exceed the program's memory.
-
-        ``what`` names the rows.
-        """
-        if rows * size > self.memory - _PROGRAM:
-            max_rows = self.most_held(size)
-            cause = f"more than {max_rows:,} {what} do not fit into the limit of memory, {size_words(self.memory)}"
-            advice = f"choose a span with --time, or allow more, such as --memory-limit {size_words(4 * self.memory)}"
-            raise ExportError(named(path), cause, advice)
-
-    @property
-    def packing(self) -> Limits:
-        """Limits for packing: half of DuckDB's memory. One thread, because the packers have their own."""
-        return Limits(1, self.database * 4 // 5)
-
-    @property
-    def chunks(self) -> int:
-        """The maximum number of chunks being packed, over all exports."""
-        return max(min(self.threads, self.packing.database // _CHUNK_MEMORY), 1)
-
-    @property
-    def workers(self) -> int:
-        """The number of threads that pack one export."""
-        return min(2, self.chunks)  # more threads do not help: an export is read as one stream
-
-    @property
-    def packs(self) -> int:
-        """The maximum number of exports being packed, because waiting rows stay in memory."""
-        return max(min(self.threads, self.packing.database // (self.workers * _CHUNK_MEMORY)), 1)
+REPLACED = "it was merged with other ranks or replaced meanwhile", "start again"
+"""Cause and advice if the directory of a packed report is gone."""
 
 
 def check_addresses() -> None:
@@ -90,6 +32,17 @@ def check_addresses() -> None:
     if space is not None and space < LEAST_ADDRESSES:
         minimum = f"the minimum is {size_words(LEAST_ADDRESSES)}: raise `ulimit -v`"
         raise NsystuiError(f"not enough memory: this process may have {size_words(space)}, {minimum}")
+
+
+def check_held(limits: Limits, path: Path, rows: int, size: int, what: str) -> None:
+    """Raise ExportError if ``rows`` rows of ``size`` bytes, all needed at once, exceed the program's memory.
+
+    ``what`` names the rows.
+    """
+    if size and rows > limits.most_held(size):
+        cause = f"more than {limits.most_held(size):,} {what} do not fit into the limit of memory, "
+        advice = f"choose a span with --time, or allow more, such as --memory-limit {size_words(4 * limits.memory)}"
+        raise ExportError(named(path), cause + size_words(limits.memory), advice)
 
 
 def connect(limits: Limits, spill: Path | None = None) -> duckdb.DuckDBPyConnection:
@@ -104,7 +57,7 @@ def connect(limits: Limits, spill: Path | None = None) -> duckdb.DuckDBPyConnect
     connection = duckdb.connect(
         ":memory:",
         config={
-            "threads": max(min(limits.threads, limits.database // _THREAD), 1),
+            "threads": max(min(limits.threads, limits.database // MEMORY_PER_THREAD), 1),
             "memory_limit": memory_setting(limits.database),
             "temp_directory": "" if spill is None else str(spill),
             "autoinstall_known_extensions": False,
@@ -155,6 +108,51 @@ def memory_errors(limits: Limits, has_cache: bool, *paths: Path) -> Iterator[Non
         if not has_cache:
             advice += ", or leave --no-cache out"
         raise ExportError(name, cause, advice) from None
+
+
+def raise_of_damage(
+    error: BaseException, stored: Iterable[tuple[Path, PackedFiles | ColumnFiles]], cache: Cache | None
+) -> None:
+    """Raise ExportError if ``error`` is DuckDB's, and stored files of a report do not match their seals.
+
+    ``stored``: the files with their reports' paths; all are read. Damaged files are removed from the cache, to be
+    written again.
+    """
+    import duckdb
+
+    cause = getattr(error, "orig", None) or error
+    # DuckDB's binding raises the other types if the text of an error is not UTF-8.
+    if not isinstance(cause, duckdb.Error | RuntimeError | UnicodeError):
+        return
+    if isinstance(cause, duckdb.InterruptException | duckdb.OutOfMemoryException):
+        return
+    for path, files in stored:
+        damaged = changed(files.seals)
+        if not damaged:
+            continue
+        if cache is not None and files.directory.parent == cache.directory:
+            remove(files.directory)
+            raise ExportError(
+                named(path), "what the cache has of it was damaged", "it is removed: start again"
+            ) from None
+        if not path.parent.exists():
+            raise ExportError(str(path), *REPLACED) from None
+        name = "/".join(damaged[0].parts[-2:])
+        raise ExportError(str(path), f"damaged: {name} is not what was written", "pack its export again") from None
+
+
+@contextmanager
+def read_errors(path: Path, table: str) -> Iterator[None]:
+    """Turn DuckDB's errors about the rows of a native table into damage of that table."""
+    import duckdb
+
+    try:
+        with opening.reading(table):
+            yield
+    except (duckdb.InterruptException, duckdb.OutOfMemoryException, duckdb.IOException):
+        raise
+    except duckdb.Error as error:
+        raise opening.corrupt(path, error, table) from None
 
 
 def _too_little(limits: Limits, refused: bool) -> tuple[str, str]:

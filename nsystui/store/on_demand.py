@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsystui.base.errors import ExportError
 from nsystui.base.parquet_file import parquet_rows
-from nsystui.exports import canonical, nccl_calls, opening, sources
+from nsystui.exports import canonical, opening, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.integrity import PageChecks
 from nsystui.exports.metadata import Metadata, device_rows
-from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader, ExportFile
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import Source
 from nsystui.store.cache import Cache, ColumnFiles, SinkRows
-from nsystui.store.damage import raise_of_damage, remembered_damage
-from nsystui.store.database import make_table
+from nsystui.store.database import make_table, raise_of_damage
 from nsystui.store.packing import WORK_TABLES, MemorySink, Packer, PackingDatabase, Sink
 from nsystui.store.reader import Lookups
-from nsystui.store.remember import Results
+from nsystui.store.remember import Results, remembered_damage
 from nsystui.store.report import has_span
 from nsystui.store.tally import LeftOut, Tally, tallied, tally_columns
 
 if TYPE_CHECKING:
     import duckdb
+
+    from nsystui.exports.nccl_calls import PayloadSchemas
 
 T = TypeVar("T")
 
@@ -209,7 +209,7 @@ class OnDemand:
                 with ArrowReader(self.path) as export:
                     present = (source for source in needed if self.native.has(source.table))
                     lookups.fill(export, frozenset[str]().union(*(source.words for source in present)))
-                payload = self._payload() if any(source.decoded for source in needed) else PayloadSchemas({})
+                payload = self._payload() if any(source.decoded for source in needed) else None
                 if self.checks_while_reading:
                     tables = (part for part in needed if part.makes and self.native.has(part.table))
                     self._checks.begin(part.table for part in tables if not (streams and lookups.pages_of(part)))
@@ -223,8 +223,10 @@ class OnDemand:
         return {table: packed.counts[table] for table in missing}
 
     def _payload(self) -> PayloadSchemas:
+        from nsystui.exports.nccl_calls import payload_schemas
+
         with closing(opening.connect(self.path)) as connection, opening.sqlite_errors(self.path):
-            return nccl_calls.payload_schemas(self.path, connection, self.native)
+            return payload_schemas(self.path, connection, self.native)
 
     def close(self) -> None:
         """Release everything needed for reading."""

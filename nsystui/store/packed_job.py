@@ -23,17 +23,15 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from nsystui.base.errors import ExportError, OutputError, UsageError, reason_of
-from nsystui.base.inputs import json_in
+from nsystui.base.files import PARTIAL, drop_abandoned, is_abandoned, json_in, partial_name, remove
 from nsystui.base.parquet_file import copy_to_parquet
-from nsystui.base.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove
+from nsystui.base.resources import Limits
 from nsystui.base.types import grouped
-from nsystui.exports import canonical, discover
-from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
+from nsystui.exports import EXPORT_ENDINGS, REPORT_ENDINGS, canonical, discover
 from nsystui.exports.metadata import BlockingStream, CudaDevice, Gpu, Metadata
 from nsystui.exports.schema import GpuClock
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
-from nsystui.store.damage import REPLACED
-from nsystui.store.database import Limits, connect
+from nsystui.store.database import REPLACED, connect
 from nsystui.store.remember import Results, bundle_of, write_bundles
 from nsystui.store.report import PackedReport
 from nsystui.store.seals import ANOTHER, Seal, changed, check, facts_of, facts_text, modified_ns, seal_of, sealed

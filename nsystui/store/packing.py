@@ -19,17 +19,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import DamagedError, ExportError
-from nsystui.base.resources import shortage, step_back
-from nsystui.exports import canonical, metadata, nccl_calls, opening, schema, sources
+from nsystui.base.resources import Limits, shortage, step_back
+from nsystui.exports import canonical, metadata, opening, schema, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.integrity import PageChecks
 from nsystui.exports.metadata import Metadata, device_rows
-from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader, ExportFile, read_ahead
 from nsystui.exports.sources import Source
 from nsystui.store.cache import Cache, PackedFiles, Room, SinkRows
-from nsystui.store.damage import read_errors
-from nsystui.store.database import Limits, connect, make_table, memory_errors, memory_setting
+from nsystui.store.database import connect, make_table, memory_errors, memory_setting, read_errors
 from nsystui.store.gpu_clock import gpu_clocks
 from nsystui.store.reader import (
     ALL_FIELDS,
@@ -52,6 +50,8 @@ from nsystui.store.tally import LeftOut, first_of
 
 if TYPE_CHECKING:
     import duckdb
+
+    from nsystui.exports.nccl_calls import PayloadSchemas
 
 
 class PackingCancelled(Exception):
@@ -267,12 +267,14 @@ class Packer:
         """
         import duckdb
 
+        from nsystui.exports.nccl_calls import payload_schemas
+
         try:
             with self.file.unchanged():
                 with closing(opening.connect(self.path)) as plain, opening.sqlite_errors(self.path):
                     tables = schema.probe(self.path, plain, self.without)
                     facts = metadata.read(self.path, plain, tables)
-                    payload = nccl_calls.payload_schemas(self.path, plain, tables)
+                    payload = payload_schemas(self.path, plain, tables)
                 clocks = gpu_clocks(self.path, tables, self.connection)
                 tables = replace(tables, gpu_clocks=clocks or (), are_clocks_known=clocks is not None)
                 return self._pack(tables, replace(facts, gpu_clocks=tables.gpu_clocks), payload)
@@ -322,7 +324,7 @@ class Packer:
         self,
         lookups: Lookups,
         wanted: Iterable[Source],
-        payload: PayloadSchemas,
+        payload: PayloadSchemas | None,
         fields: Fields = ALL_FIELDS,
         reach: Callable[[float], object] = lambda part: None,
     ) -> Packed:
@@ -425,7 +427,7 @@ class ChunkPacker:
     connection: duckdb.DuckDBPyConnection
     lookups: Lookups
     sink: Sink
-    payload: PayloadSchemas
+    payload: PayloadSchemas | None
     fields: Fields
     kernel_rows: int
     streams: bool

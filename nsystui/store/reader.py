@@ -12,19 +12,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
-from nsystui.exports import canonical, nccl_calls, sources
+from nsystui.exports import canonical, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.integrity import PageChecks, doubled
-from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader
 from nsystui.exports.schema import NativeText, Schema
 from nsystui.exports.sources import NO_INTEGER, Source, Transform
 from nsystui.exports.sources.base import words_of
-from nsystui.store.damage import read_errors
-from nsystui.store.database import make_table
+from nsystui.store.database import make_table, read_errors
 from nsystui.store.tally import LeftOut, count_left_out, count_nameless, left_out_of, left_out_query, lost_names
 
 if TYPE_CHECKING:
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
 
     from nsystui.exports.arrow_stream import Batch, Checked, MadeBatch
     from nsystui.exports.leaf_pages import LeafPages
+    from nsystui.exports.nccl_calls import PayloadSchemas
 
 
 # Kernels have about this many columns.
@@ -312,7 +311,7 @@ class Reader:
         source: Source,
         fields: Fields,
         left_out: defaultdict[str, LeftOut],
-        payload: PayloadSchemas,
+        payload: PayloadSchemas | None,
     ) -> None:
         self.connection = connection
         self.source, self._next_choice = _choices(source, fields)
@@ -406,16 +405,19 @@ class Reader:
 
     def _calls(self) -> Iterator[TableChunk]:
         """Yield NCCL API calls; Python decodes only calls with a payload or an instrumented name."""
+        from nsystui.exports.nccl_calls import CALLS_WITH_PAYLOAD, OTHER_CALLS, row_of
+
+        assert self._payload is not None
         table = canonical.NCCL_CALLS
         with read_errors(self._lookups.path, self.source.table):
             create = f"CREATE OR REPLACE TEMP TABLE nccl_chunk AS {self.source.decoded[table.name]}"
             ((calls,),) = self.connection.execute(create).fetchall()
-            rows = self.connection.execute(_WITH_PAYLOAD).fetchall() if calls else []
-        decoded = [_decoded(row, self._payload) for row in rows]
+            rows = self.connection.execute(CALLS_WITH_PAYLOAD).fetchall() if calls else []
+        decoded = [row_of(self._payload, row) for row in rows]
         fields = [item for item in table.fields if item.name in self._fields[table.name]]
         if len(decoded) < calls:
             casts = ", ".join(f'CAST("{item.name}" AS {item.kind.value}) AS "{item.name}"' for item in fields)
-            yield TableChunk(table, f"SELECT {casts} FROM ({_WITHOUT_PAYLOAD})")
+            yield TableChunk(table, f"SELECT {casts} FROM ({OTHER_CALLS})")
         if decoded:
             make_table(self.connection, table, decoded, "decoded")
             names = ", ".join(f'"{item.name}"' for item in fields)
@@ -471,33 +473,6 @@ def _calls_condition(connection: duckdb.DuckDBPyConnection, lookups: Lookups, so
     texts = [text for (text,) in connection.execute(query).fetchall()]
     domain_ids = [domain for (domain,) in domains if domain is not None]
     return sources.nccl_condition(source.columns, domain_ids, None if len(texts) > _MAX_TEXTS else texts)
-
-
-_COLLECTIVE = (
-    "CASE "
-    + " ".join(f"WHEN name = '{name}' THEN '{collective}'" for name, collective in nccl_calls.COMMUNICATION.items())
-    + " END"
-)
-_HAS_PAYLOAD = "(json_text <> '' OR octet_length(blob) > 0 OR contains(name, '('))"
-# DuckDB: the calls of ``nccl_chunk`` that record only a name, as rows of the canonical table.
-_WITHOUT_PAYLOAD = f"""
-    SELECT row, "start", "end", thread, process, name, {_COLLECTIVE} AS collective, NULL AS message_size,
-        NULL AS communicator, NULL AS peer, NULL AS root, NULL AS reduction, NULL AS datatype, NULL AS rank,
-        NULL AS ranks, NULL AS cuda_device, NULL AS size_source
-    FROM nccl_chunk WHERE NOT {_HAS_PAYLOAD}"""
-_WITH_PAYLOAD = f"""
-    SELECT row, "start", "end", thread, process, domain_id, name, json_text, blob
-    FROM nccl_chunk WHERE {_HAS_PAYLOAD} ORDER BY "start", row"""
-
-
-def _decoded(row: tuple[Any, ...], payload: PayloadSchemas) -> tuple[Any, ...]:
-    """Convert an NVTX range with a payload to a row of the canonical table."""
-    number, start, end, thread, process, domain_id, name, json_text, blob = row
-    call = nccl_calls.decode(payload, domain_id, name, json_text, blob)
-    bare = name.partition("(")[0]
-    event = (number, start, end, thread, process, bare, nccl_calls.COMMUNICATION.get(bare))
-    size = (call.message_size, call.communicator, call.peer, call.root, call.reduction, call.datatype)
-    return (*event, *size, call.rank, call.ranks, call.cuda_device, call.source)
 
 
 _GROUP_ROWS, _MIN_GROUP_ROWS = 60 << 10, 16 << 10

@@ -5,16 +5,14 @@ are sealed with their key, so that results are never confused. They are read, no
 system, a mapped file that another machine removes kills the process.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.abc import InspectLoader
@@ -25,8 +23,8 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from nsystui.base.inputs import json_in, opened
-from nsystui.base.partial_files import drop_abandoned, remove
+from nsystui.base.errors import DamagedError
+from nsystui.base.files import drop_abandoned, json_in, opened, remove
 from nsystui.base.types import Array
 from nsystui.base.version import __version__
 from nsystui.exports import canonical
@@ -262,6 +260,37 @@ def remember(
                 result = compute()
                 results.save(question, result, version)
     return result  # type: ignore[return-value]
+
+
+_DAMAGE = "damage"
+
+
+@contextmanager
+def remembered_damage(results: Results) -> Iterator[None]:
+    """Save damage that the block finds in an export; an error about saved damage only names the table."""
+    try:
+        yield
+    except DamagedError as error:
+        if error.table in known_damage(results):
+            cause = f"the answer needs {error.table}, which is damaged"
+            raise DamagedError(error.path, cause, error.advice, error.table) from None
+        remember_damage(results, {error.table: error.cause})
+        raise
+
+
+def remember_damage(results: Results, causes: Mapping[str, str]) -> None:
+    """Save the causes of damage in an export by native table; an empty name means an unknown table."""
+    saved = known_damage(results)
+    merged = {**saved, **causes}
+    if len(merged) > 1:
+        merged.pop("", None)  # most likely the same damage
+    if merged != saved:
+        results.save(_DAMAGE, merged)
+
+
+def known_damage(results: Results) -> dict[str, str]:
+    """Return the causes of damage that earlier questions found in an export, by native table."""
+    return results.load(_DAMAGE, read=lambda causes: {str(table): str(cause) for table, cause in causes.items()}) or {}
 
 
 BUNDLES = "results.bin"

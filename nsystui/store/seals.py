@@ -12,8 +12,6 @@ not notice, such as a failing disk, is found by DuckDB or not at all. Packed job
 it is the modification time, which copies keep.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
@@ -25,8 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nsystui.base.inputs import json_in, opened, text_of
-from nsystui.base.partial_files import partial_name, remove
+from nsystui.base.files import json_in, opened, partial_name, remove, text_of
 
 _PART = 1 << 20
 _CHECK, _PLACE, _FILES = "checksum", "place", "files"

@@ -20,19 +20,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from nsystui.base.errors import ExportError
-from nsystui.base.partial_files import why_not_ours
-from nsystui.base.resources import awaited, step_back
+from nsystui.base.files import why_not_ours
+from nsystui.base.resources import Limits, awaited, step_back
 from nsystui.base.types import Array, Query
 from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.discover import is_packed_report
-from nsystui.exports.opening import ExportFile
+from nsystui.exports.opening import ExportFile, damage_line
 from nsystui.exports.schema import GpuClock
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
 from nsystui.store.captures import joined, with_joined_captures
-from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
-from nsystui.store.database import Limits, check_addresses, connect, engine_of, keep_metadata, memory_errors, series
-from nsystui.store.remember import Memory, Results
+from nsystui.store.database import (
+    check_addresses,
+    connect,
+    engine_of,
+    keep_metadata,
+    memory_errors,
+    raise_of_damage,
+    series,
+)
+from nsystui.store.remember import Memory, Results, known_damage, remember_damage, remembered_damage
 from nsystui.store.report import Clock, PackedTables, Report, aligned, most_rows
 from nsystui.store.tally import Tally
 from nsystui.store.views import Rows, loaded_rows, make_view, packed_rows, used_columns
@@ -43,8 +50,8 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from nsystui.base.kernel_families import Rules
+    from nsystui.exports.metadata import Opened
     from nsystui.store.on_demand import OnDemand
-    from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.packing import Callbacks, Packing, Progress
     from nsystui.store.reader import Fields
@@ -292,9 +299,9 @@ class Session:
                 self._forget_views()
 
     def _open_unpacked(self, file: ExportFile, index: int) -> OnDemand:
+        from nsystui.exports.metadata import open_export
         from nsystui.store.gpu_clock import gpu_clocks
         from nsystui.store.on_demand import OnDemand
-        from nsystui.store.opened import open_export
 
         with file.unchanged():
             opened = open_export(file.path)

@@ -4,8 +4,6 @@ Every table also has ``report`` (the index of the report in the session) and ``c
 own times to get job time, the common clock).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa

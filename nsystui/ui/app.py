@@ -37,10 +37,10 @@ from nsystui.ui.widgets.repainting import in_background, in_own_task
 if TYPE_CHECKING:
     from textual.timer import Timer
 
+    from nsystui.exports.metadata import Opened
     from nsystui.questions.collectives.alignment import ClockMode
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.triage.run import Triage
-    from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.packing import Progress
     from nsystui.store.report import Report

@@ -3,8 +3,6 @@
 A place is a screen or a family of screens; a key means the same wherever it acts.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

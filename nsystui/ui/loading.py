@@ -25,12 +25,12 @@ from nsystui.ui.widgets.frame import UPDATE_INTERVAL, progress_bar
 from nsystui.ui.widgets.panels import TextPart
 
 if TYPE_CHECKING:
+    from nsystui.exports.metadata import Opened
     from nsystui.exports.nccl_log.files import OpenLog
     from nsystui.exports.nccl_log.lines import LogReader
     from nsystui.questions.answers.remembered import Remembered
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.nccl_log.summary import IterationSpan, LogSummary, StepCut
-    from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
 
 

@@ -1,7 +1,5 @@
 """Themes, and widgets in their colours; the page behind all text, unless chosen the terminal's own; ASCII."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any

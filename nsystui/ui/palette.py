@@ -14,8 +14,7 @@ from textual.content import Content
 from textual.widgets import Input, LoadingIndicator
 
 from nsystui.base.text import safe_text
-from nsystui.questions.queries.question import COMPARISON, PALETTE, Question, View
-from nsystui.questions.queries.registry import questions
+from nsystui.questions.queries.question import COMPARISON, PALETTE, Question, View, questions
 from nsystui.ui import keys
 from nsystui.ui.screens import screen_of, views_on
 from nsystui.ui.widgets.repainting import ThrottledScreen

@@ -12,8 +12,7 @@ import pytest
 from synthetic import training_job
 from synthetic.demo.kineto import ENDING, write_trace
 
-from nsystui.exports.discover import discover
-from nsystui.exports.forms import form_of
+from nsystui.exports.discover import discover, form_of
 
 BASE = 1_775_078_550_000_000_000
 FIRST = 88_511_388_202_765

@@ -12,11 +12,10 @@ from synthetic import two_process_export
 
 from nsystui.base import resources, terminal
 from nsystui.base.errors import OutputError, UsageError
-from nsystui.base.resources import NICE, usual_threads
+from nsystui.base.resources import NICE, SMALLEST_MEMORY, Limits, usual_threads
 from nsystui.cli import command_parser
 from nsystui.commands.configuration import default_cache, default_path, keys, limits_for, read_config, remember_theme
 from nsystui.commands.request import parsed as request_of
-from nsystui.store.database import SMALLEST_MEMORY, Limits
 from nsystui.store.session import Session
 
 MB = 1 << 20

@@ -15,13 +15,13 @@ import pytest
 from synthetic.demo import TrainingJob
 
 from nsystui.base.errors import NsystuiError
+from nsystui.base.resources import Limits
 from nsystui.cli import main
 from nsystui.exports.discover import packed_reports
 from nsystui.questions.job import on_dask
 from nsystui.questions.job.on_dask import DaskWorkers, ReportPlace, compute_there
-from nsystui.questions.queries import registry as catalogue
+from nsystui.questions.queries import question as catalogue
 from nsystui.questions.queries.derived import in_runs
-from nsystui.store.database import Limits
 from nsystui.store.session import Session
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'nsystui[dask]'")

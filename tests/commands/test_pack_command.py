@@ -18,7 +18,7 @@ from synthetic.demo import PLANTED_SECRET
 from nsystui.cli import main
 from nsystui.exports import canonical, discover
 from nsystui.questions.job.opening import JobSource
-from nsystui.store import opened
+from nsystui.store import packed_job
 from nsystui.store.packed_job import form_version
 from nsystui.store.session import Session
 from nsystui.ui import loading
@@ -142,8 +142,8 @@ class TestThePackedJob:
 
     def test_the_screens_read_the_facts_of_each_report_once(self, packed, monkeypatch):
         read, ready = [], []
-        read_report = opened.read_report
-        monkeypatch.setattr(opened, "read_report", lambda path: (read.append(path), read_report(path))[1])
+        read_report = packed_job.read_report
+        monkeypatch.setattr(packed_job, "read_report", lambda path: (read.append(path), read_report(path))[1])
         listener = LoadingListener()
         listener.ready = lambda path, report: ready.append(report.path)
         Loading(JobSource((str(packed),)), listener).start()

@@ -19,7 +19,7 @@ from support import packed_facts, report_in
 from test_pack_command import start
 
 from nsystui.base.errors import ExportError
-from nsystui.base.partial_files import partial_name
+from nsystui.base.files import partial_name
 from nsystui.cli import main
 from nsystui.exports import discover
 from nsystui.store import tables

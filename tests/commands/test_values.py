@@ -15,7 +15,7 @@ import pytest
 from synthetic.nccl_log import call, init
 
 import nsystui
-from nsystui.base.partial_files import why_not_ours
+from nsystui.base.files import why_not_ours
 from nsystui.base.text import readable
 from nsystui.cli import command_parser, main
 from nsystui.commands import FILE_NAMES, commands

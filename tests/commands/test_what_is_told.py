@@ -15,10 +15,9 @@ from recorded import ask
 from nsystui.base.selection import Selection
 from nsystui.base.version import __version__
 from nsystui.commands.question import add_options
-from nsystui.questions.answers import answering
 from nsystui.questions.answers.schemas import empty_job
-from nsystui.questions.queries.question import Titled
-from nsystui.questions.queries.registry import questions
+from nsystui.questions.queries.question import Titled, questions
+from nsystui.questions.queries.question import ask as answer_of
 from nsystui.questions.triage.rules import rules
 from nsystui.ui.keys import KEYS
 
@@ -46,7 +45,7 @@ def pieces() -> Iterator[tuple[str, str]]:
         for question in (question for question in questions() if question.name != "diff"):
             add_options(parser := ArgumentParser(), question.options)
             asked = job, Selection(), question.read(vars(parser.parse_args([])))
-            alone = [] if question.tables else [Titled("", "", answering.ask(question, *asked))]
+            alone = [] if question.tables else [Titled("", "", answer_of(question, *asked))]
             for table in question.tables(*asked) if question.tables else alone:
                 columns = [f"{column.label} ({column.importance})" for column in table.answer.columns]
                 yield f"columns:{question.name}", ", ".join(columns)

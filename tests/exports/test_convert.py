@@ -12,10 +12,10 @@ from synthetic import two_process_export
 
 from nsystui.base.errors import ExportError
 from nsystui.exports.convert import convert as converted
-from nsystui.exports.forms import form_of
+from nsystui.exports.discover import form_of
 from nsystui.exports.forms.nsys import REPORT
+from nsystui.exports.metadata import open_export
 from nsystui.exports.opening import MADE_FROM
-from nsystui.store.opened import open_export
 
 
 @pytest.fixture(scope="module")

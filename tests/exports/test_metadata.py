@@ -24,11 +24,10 @@ from synthetic.demo import CaptureSession as Capture
 
 from nsystui.exports.canonical import TABLES
 from nsystui.exports.job_output import read_job_output, time_of
-from nsystui.exports.metadata import ENVIRONMENT_WHITELIST, Metadata
+from nsystui.exports.metadata import ENVIRONMENT_WHITELIST, Metadata, open_export
 from nsystui.exports.opening import check
 from nsystui.store import tables
 from nsystui.store.cache import Cache
-from nsystui.store.opened import open_export
 from nsystui.store.session import Session
 
 

@@ -16,9 +16,9 @@ from synthetic import all_tables_export, old_schema_export, two_process_export
 from nsystui.base.errors import ExportError
 from nsystui.exports import opening
 from nsystui.exports.arrow_stream import Batch, WatchedStream
+from nsystui.exports.metadata import open_export
 from nsystui.exports.opening import ArrowReader
 from nsystui.store import tables
-from nsystui.store.opened import open_export
 from nsystui.store.session import Session
 
 

@@ -14,7 +14,7 @@ import synthetic
 from disks import fill, half_written, small_disk
 
 from nsystui.base.errors import ExportError
-from nsystui.base.partial_files import drop_abandoned, is_abandoned, partial_name
+from nsystui.base.files import drop_abandoned, is_abandoned, partial_name
 from nsystui.output.files import save_text
 from nsystui.store import seals, tables
 from nsystui.store.cache import Cache, Partial
@@ -203,7 +203,7 @@ class TestKilled:
         places = [cache, cache / "exports" / "0123456789abcdef"]
         for place in places:
             place.mkdir(parents=True, exist_ok=True)
-        dies = "from nsystui.base.partial_files import partial_name\n"
+        dies = "from nsystui.base.files import partial_name\n"
         dies += "for place in sys.argv[1:]: (Path(place) / partial_name()).mkdir()"
         for _ in range(2):
             assert program.alone(dies, *places).returncode == 0

@@ -19,6 +19,7 @@ from synthetic.gpu_program import BLOCKING, CUSTOM, DEFAULT, NCCL, NON_BLOCKING,
 from synthetic.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_STREAM, STREAM_SYNC
 
 import nsystui
+from nsystui.base.resources import Limits
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.cli import main
 from nsystui.questions.blocking.budget import iterations
@@ -27,7 +28,6 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries import process_rows
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store.cache import Cache
-from nsystui.store.database import Limits
 from nsystui.store.session import Session
 
 MS = 1_000_000

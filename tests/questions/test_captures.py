@@ -17,7 +17,7 @@ from synthetic.writing.target import Thread
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.blocking.operations import operations_of_steps
 from nsystui.questions.blocking.path import path_table
-from nsystui.questions.catalogue.ranks import with_lost_work
+from nsystui.questions.capture.launch_account import with_lost_work
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey, event_row
 from nsystui.questions.host.naming import kernels_in_ranges

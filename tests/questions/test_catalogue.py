@@ -9,8 +9,15 @@ from nsystui.cli import command_parser, main
 from nsystui.commands import commands
 from nsystui.commands.help import completed_parser
 from nsystui.exports import canonical
-from nsystui.questions.queries.question import PALETTE, SCREENS
-from nsystui.questions.queries.registry import of_family, questions, view_named, view_of_table, views_of
+from nsystui.questions.queries.question import (
+    PALETTE,
+    SCREENS,
+    of_family,
+    questions,
+    view_named,
+    view_of_table,
+    views_of,
+)
 
 
 def test_a_question_in_a_new_file_is_a_command_with_its_options(dummy_question, demo_job, capsys):
@@ -74,7 +81,7 @@ def test_every_question_that_is_a_command_is_shown_by_a_screen_or_in_the_palette
 
 
 def test_the_catalogue_loads_nothing_heavy():
-    code = "import sys; from nsystui.questions.queries.registry import questions; questions(); print(*sys.modules)"
+    code = "import sys; from nsystui.questions.queries.question import questions; questions(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {"dataclasses", "argparse", "sqlalchemy", "numpy", "pandas", "duckdb"}.isdisjoint(done.stdout.split())
 

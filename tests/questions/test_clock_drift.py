@@ -13,6 +13,7 @@ from synthetic.demo.model import nccl_kernel
 from synthetic.illnesses import one_gpu
 from synthetic.writing.target import CaptureSession
 
+from nsystui.base.resources import Limits
 from nsystui.base.selection import Selection, Task
 from nsystui.cli import main
 from nsystui.exports.discover import packed_reports
@@ -24,7 +25,6 @@ from nsystui.questions.job.on_dask import ReportPlace, compute_there
 from nsystui.questions.queries.time_window import extent
 from nsystui.store import tables
 from nsystui.store.cache import Cache
-from nsystui.store.database import Limits
 from nsystui.store.session import Session
 
 MS = 1_000_000

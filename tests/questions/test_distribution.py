@@ -177,9 +177,9 @@ def test_the_summaries_of_many_rows_are_those_of_few(demo_session, monkeypatch, 
     module = "nsystui.questions.queries"
     monkeypatch.setattr(f"{module}.statistics.MANY", 1)
     if hashes == "alike":
-        monkeypatch.setattr(f"{module}.partial_sums.group_number", lambda keys: sa.literal(7, sa.BigInteger))
+        monkeypatch.setattr(f"{module}.distributions.group_number", lambda keys: sa.literal(7, sa.BigInteger))
     if hashes == "of each report":
-        monkeypatch.setattr(f"{module}.partial_sums.rows_by_report", _with_hashes_of_each_report)
+        monkeypatch.setattr(f"{module}.statistics.rows_by_report", _with_hashes_of_each_report)
     for few, many in zip(usual, _summaries(demo_session), strict=True):
         assert len(few) == len(many)
         for row, other in zip(few, many, strict=True):

@@ -22,7 +22,7 @@ from nsystui.questions.gpu.metrics import MetricSamples, MetricSource, attribute
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_allocations import allocation_table
 from nsystui.questions.memory.gpu_memory import device_peaks, memory_over_time, memory_table
-from nsystui.questions.queries.registry import question_named
+from nsystui.questions.queries.question import question_named
 from nsystui.questions.queries.tasks import used_devices
 from nsystui.store.session import Session
 

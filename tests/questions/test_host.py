@@ -20,6 +20,7 @@ from synthetic.writing.host import Frame
 from synthetic.writing.target import Thread
 
 from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.resources import Limits
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.host import attribution, causes, gaps, naming, stacks
 from nsystui.questions.host.attribution import attribute
@@ -31,7 +32,6 @@ from nsystui.questions.host.time_budget import budget_with_causes
 from nsystui.questions.job.job import OpenJob
 from nsystui.store import tables
 from nsystui.store.cache import Cache
-from nsystui.store.database import Limits
 
 MS = 1_000_000
 SMALL = ("alcf-allgather-rank0", "gemm-pageable")

@@ -31,7 +31,7 @@ from triaging import finding, triaged
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.forms.form import EXPORT_COMMAND
+from nsystui.exports import EXPORT_COMMAND
 from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.blocking.parts import PARTS
 from nsystui.questions.events.kinds import EventKind

@@ -20,10 +20,10 @@ from synthetic.demo.model import nccl_kernel
 
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.algebra.intervals import union
-from nsystui.questions.answers.answering import ask, draw_map
 from nsystui.questions.counters.efa import UNDOCUMENTED
 from nsystui.questions.counters.network import moved_within, network_by_collective, network_table
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.question import ask, draw_map
 from nsystui.questions.recipes import recipe_named
 from nsystui.questions.recipes.recipe import RecipeOptions
 from nsystui.store import tables

@@ -14,12 +14,12 @@ from synthetic.demo import Process
 
 from nsystui.base.answer import TableAnswer, iter_rows
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.exports.metadata import open_export
 from nsystui.questions.capture.sample import sampled_kernels
 from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.queries.reports import diagnostics_table
 from nsystui.questions.queries.tasks import ranked_tasks
 from nsystui.questions.ranks.overview import JobFacts, job_facts, task_table, title_of
-from nsystui.store.opened import open_export
 from nsystui.store.session import Session
 
 START = 1_780_000_000_000_000_000

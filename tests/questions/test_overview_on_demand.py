@@ -12,11 +12,9 @@ from support import edit, native
 from synthetic import demo
 
 from nsystui.base.selection import Selection
-from nsystui.questions.answers.answering import ask
 from nsystui.questions.gpu.utilisation import columns_read, utilisation_table
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.question import Expected
-from nsystui.questions.queries.registry import question_named
+from nsystui.questions.queries.question import Expected, ask, question_named
 from nsystui.questions.queries.time_window import event_span
 from nsystui.questions.ranks.overview import TALLIED, job_facts, task_table
 from nsystui.store.cache import Cache

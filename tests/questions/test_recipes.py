@@ -23,12 +23,12 @@ from nsystui.base.answer import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.groups import Groups
-from nsystui.questions.answers.answering import ask, draw_map
 from nsystui.questions.counters.network import mean_rate
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import MPI, work_instances
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries import statistics
+from nsystui.questions.queries.question import ask, draw_map
 from nsystui.questions.recipes import all_recipes, recipe_named, sums
 from nsystui.questions.recipes.kernels import EDGES
 from nsystui.questions.recipes.recipe import RecipeOptions

@@ -13,11 +13,12 @@ from synthetic import ExportWriter
 from synthetic.demo import CaptureSession as Capture
 
 from nsystui.base.errors import UsageError
+from nsystui.base.resources import Limits
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.canonical import BY_NAME
 from nsystui.questions.queries.conditions import matches, of_reports, of_tasks, starts_within, where
 from nsystui.store import tables
-from nsystui.store.database import Limits, connect, engine_of
+from nsystui.store.database import connect, engine_of
 from nsystui.store.session import Session
 from nsystui.store.tables import LEAST_OFFSET, MOST_OFFSET
 from nsystui.store.views import Rows, make_view

@@ -20,8 +20,8 @@ from synthetic import ExportWriter
 from synthetic.writing.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, START_END
 
 from nsystui.base.errors import ExportError
+from nsystui.base.resources import Limits
 from nsystui.base.selection import Selection, Window
-from nsystui.store.database import Limits
 from nsystui.store.session import Session
 
 EVERYTHING = Selection()

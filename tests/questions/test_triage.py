@@ -23,8 +23,7 @@ from nsystui.questions.algebra.intervals import EMPTY, intersect
 from nsystui.questions.host.causes import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, PROFILER, SYNCHRONISING, kind_of
 from nsystui.questions.host.gaps import gaps_list, gaps_table
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.question import SCREENS
-from nsystui.questions.queries.registry import views_of
+from nsystui.questions.queries.question import SCREENS, views_of
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import DIAGNOSTICS, Door, NotChecked, Severity
 from nsystui.questions.triage.rules import rules as all_rules

@@ -20,10 +20,10 @@ from synthetic.writing.writer import PINNED
 from triaging import finding, ids, told, triaged
 
 from nsystui.base.kernel_families import COPY, ELEMENTWISE, family_of
+from nsystui.base.resources import Limits
 from nsystui.cli import command_parser
 from nsystui.questions.triage.finding import Severity
 from nsystui.questions.triage.rules.input_pipeline import period_of
-from nsystui.store.database import Limits
 
 MS = 1_000_000
 Write = Callable[[Path], Ill]

@@ -5,7 +5,7 @@ import re
 import pytest
 from recorded import ANSWERS, blocks_of
 
-from nsystui.questions.queries.registry import questions
+from nsystui.questions.queries.question import questions
 
 MOST_WORDS = 40
 BANNED = re.compile(

@@ -20,12 +20,11 @@ from synthetic import benchmark_export
 
 from nsystui.base import resources
 from nsystui.base.errors import ExportError, UsageError
-from nsystui.base.partial_files import PARTIAL
-from nsystui.base.resources import NICE
+from nsystui.base.files import PARTIAL
+from nsystui.base.resources import NICE, SMALLEST_MEMORY, Limits
 from nsystui.base.units import parse_size, size_words
 from nsystui.store import tables
 from nsystui.store.cache import Cache, Partial
-from nsystui.store.database import SMALLEST_MEMORY, Limits
 from nsystui.store.on_demand import OnDemand
 from nsystui.store.packing import Packer, Progress
 from nsystui.store.report import PackedReport

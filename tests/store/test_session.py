@@ -16,9 +16,10 @@ from synthetic import ExportWriter, empty_export
 from synthetic.demo import CaptureSession as Capture
 
 from nsystui.base.errors import ExportError
+from nsystui.base.resources import Limits
 from nsystui.exports import canonical
 from nsystui.store import tables
-from nsystui.store.database import Limits, connect
+from nsystui.store.database import connect
 from nsystui.store.session import Computation, Session
 from nsystui.store.views import Rows, make_view
 

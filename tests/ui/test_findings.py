@@ -5,8 +5,7 @@ from jobs import NARROW, WIDE, line_with, name_of_screen, press, rested, running
 from synthetic.demo import TrainingJob
 
 from nsystui.base.selection import NameFilter
-from nsystui.questions.queries.question import SCREENS
-from nsystui.questions.queries.registry import views_of
+from nsystui.questions.queries.question import SCREENS, views_of
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, Severity
 from nsystui.ui.screens.findings import show_finding
 from nsystui.ui.screens.overview import OverviewScreen

@@ -1,7 +1,5 @@
 """A form of a report: how it is recognised, and how its export is written."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -10,13 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsystui.base.errors import ExportError, see_directory
-from nsystui.base.inputs import opened
-
-EXPORT_ENDINGS = (".sqlite", ".sqlite3", ".db")
-RECORDING_ENDING = ".qdstrm"
-"""The ending of a recording without a report, which `nsys export` does not accept."""
-REPORT_ENDINGS = (".nsys-rep", ".qdrep")
-EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true"
+from nsystui.base.files import opened
+from nsystui.exports import EXPORT_ENDINGS
 
 Advance = Callable[[float], None]
 """Receives the finished part (0 … 1) from time to time; raises if the user stops the work."""
@@ -67,17 +60,6 @@ def identity_of(path: Path, version: int) -> str:
         raise ExportError(str(path), error.strerror or str(error), see_directory(str(path))) from None
     text = "|".join([str(version), os.path.realpath(path), *states])
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:16]
-
-
-def size_in(head: bytes) -> int:
-    """Return the size in bytes in an export's header, its first 100 bytes; 0 without a header."""
-    page_size = int.from_bytes(head[16:18], "big")
-    return (65536 if page_size == 1 else page_size) * int.from_bytes(head[28:32], "big") if is_export(head) else 0
-
-
-def is_export(head: bytes) -> bool:
-    """Return whether ``head`` is the beginning of a SQLite file."""
-    return head.startswith(b"SQLite format 3\x00")
 
 
 def is_full(path: Path) -> bool:

@@ -4,8 +4,6 @@
 columns of the SQLite export.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -14,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from nsystui.base.errors import ExportError, reason_of
-from nsystui.base.inputs import opened
-from nsystui.base.partial_files import remove
-from nsystui.exports.forms.form import ELSEWHERE, REPORT_ENDINGS, Advance, Form, is_full
+from nsystui.base.files import opened, remove
+from nsystui.exports import REPORT_ENDINGS
+from nsystui.exports.forms.form import ELSEWHERE, Advance, Form, is_full
 
 _SECONDS_BETWEEN = 0.1
 _MOST_PRINTED, _MOST_SAID = 1 << 26, 1 << 16

@@ -6,8 +6,6 @@ nccl-tests prints results between NCCL's lines: size, times and rates, out of pl
 report iterations: NeMo, Megatron-LM, PyTorch Lightning, DeepSpeed.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import re
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from nsystui.base.errors import ExportError, MissingFileError, see_directory
-from nsystui.base.inputs import opened
+from nsystui.base.files import opened
 from nsystui.base.text import shell_word
 from nsystui.exports.discover import expanded, is_packed_report, natural_key
 from nsystui.exports.nccl_log.inspector import RECORD

@@ -3,13 +3,11 @@
 Since v4.3, only the line of a dump names communicator and process, and counts the lines after it that are its records.
 """
 
-from __future__ import annotations
-
 import re
 from math import isfinite
 from typing import Any, NamedTuple
 
-from nsystui.base.inputs import json_in
+from nsystui.base.files import json_in
 
 RECORD = re.compile(rb'"(?:coll_perf|p2p_perf|proxy_trace|dump_stats)"\s*:')
 """The key of a record's content."""

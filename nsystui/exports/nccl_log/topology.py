@@ -4,8 +4,6 @@ They name no communicator: the thread that initialises it writes them until its 
 form up to their end, such as torn lines, are ignored.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,13 +4,11 @@ A source reads plain integers (and the few inline texts) from SQLite in chunks b
 small lookup tables. SQL never contains a user's words, and from files only integers and names that match a pattern.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 
 from nsystui.exports.schema import NO_INTEGER, Schema
-from nsystui.exports.sources import gpu, host, network
+from nsystui.exports.sources import gpu, host
 from nsystui.exports.sources.base import MAKERS, REASONS, Lookup, Source, Transform, completed, lookups
 from nsystui.exports.sources.host import nccl_condition
 
@@ -26,7 +24,7 @@ def sources(schema: Schema) -> list[Source]:
     Sources of one canonical table number its rows one after another.
     """
     existing = [make(schema, table) for table, make in MAKERS.items() if schema.exists(table)]
-    existing += gpu.graph_nodes(schema) + network.efa_samples(schema) + host.openmp(schema) + host.openacc(schema)
+    existing += gpu.graph_nodes(schema) + host.efa_samples(schema) + host.openmp(schema) + host.openacc(schema)
     rows: Counter[str] = Counter()
     numbered = []
     for source in existing:

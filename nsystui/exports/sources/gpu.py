@@ -1,7 +1,5 @@
 """GPU work and samples: kernels, memory operations, graphs, synchronisations, metrics."""
 
-from __future__ import annotations
-
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources.base import (
     GPU_EVENT,

@@ -5,8 +5,6 @@ same thread that contains it, in any domain: the smallest ``(c.start - p.start) 
 its start or its end with its parent.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -6,8 +6,6 @@ operation to the end of the last, including idle time. A call that ends after a 
 contain it completely.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from nsystui.base.types import Flags, Ints
 from nsystui.questions.algebra.intervals import Times, as_times
-from nsystui.questions.algebra.nesting import one_timeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +164,8 @@ def calls_inside(
 
     Each call is in exactly one part. Raises ``ValueError`` if the shapes of the ranges differ.
     """
+    from nsystui.questions.algebra.nesting import one_timeline
+
     if not starts.shape == ends.shape == threads.shape:
         raise ValueError(f"{len(starts)} starts, {len(ends)} ends and {len(threads)} threads")
     n = len(starts)

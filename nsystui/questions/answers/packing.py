@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from nsystui.base.errors import ExportError, UsageError
 from nsystui.base.selection import Selection, Task
 from nsystui.exports.canonical import NO_PROCESS
-from nsystui.exports.discover import NEXT_CAPTURE, names_of
-from nsystui.exports.forms import form_of
+from nsystui.exports.discover import NEXT_CAPTURE, form_of, names_of
+from nsystui.exports.metadata import open_export
 from nsystui.questions.queries.tasks import (
     BY_ORDER,
     ENVIRONMENT,
@@ -30,7 +30,6 @@ from nsystui.questions.queries.tasks import (
     ranks_of_themselves,
 )
 from nsystui.store.captures import with_joined_captures
-from nsystui.store.opened import open_export
 from nsystui.store.report import Report
 
 if TYPE_CHECKING:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import Adapted, Answer, Column, TableAnswer, Unit, iter_rows
 from nsystui.base.errors import ExportError
-from nsystui.base.partial_files import why_not_ours
-from nsystui.exports.opening import ExportFile, check, look
+from nsystui.base.files import why_not_ours
+from nsystui.exports.opening import ExportFile, check, damage_line, look
 from nsystui.store.cache import Cache
-from nsystui.store.damage import damage_line, known_damage
-from nsystui.store.remember import Results, version_of
+from nsystui.store.remember import Results, known_damage, version_of
 
 if TYPE_CHECKING:
     from nsystui.base.kernel_families import Rules
@@ -118,7 +117,7 @@ def remember_first_questions(job: OpenJob, cache: Cache) -> None:
     from nsystui.base.selection import Selection
     from nsystui.questions.events.listing import EventList
     from nsystui.questions.kernels.activities import API, work_summary
-    from nsystui.questions.queries.registry import question_named
+    from nsystui.questions.queries.question import question_named
     from nsystui.questions.ranks.overview import task_table
     from nsystui.questions.stats import report_of
 

@@ -1,7 +1,5 @@
 """JSON Schemas of the answers, which programs may rely on."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,9 +8,8 @@ from typing import Any
 
 from nsystui.base.answer import END, START, Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions.answers.answering import ask
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.question import Question, Titled
+from nsystui.questions.queries.question import Question, Titled, ask
 from nsystui.store.session import Session
 
 VERSION = 2

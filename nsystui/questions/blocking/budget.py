@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -22,8 +23,6 @@ from nsystui.questions.algebra.intervals import EMPTY, Times, intersect, union
 from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.parts import BLOCKERS, PARTS, Iterations, blocked_in, blocking
 from nsystui.questions.capture.launch_account import lost_work_notes
-from nsystui.questions.collectives.matching import Member
-from nsystui.questions.collectives.waiting import NOBODY, Arrivals, waits_and_transfers
 from nsystui.questions.gpu.utilisation import by_gpu, selected_devices
 from nsystui.questions.host.time_budget import cause_words, causes_of
 from nsystui.questions.job.job import OpenJob
@@ -42,6 +41,10 @@ from nsystui.questions.ranks.steps import (
 )
 from nsystui.questions.steps.task_steps import NO_PHASE
 from nsystui.store import tables
+
+if TYPE_CHECKING:
+    from nsystui.questions.collectives.matching import Member
+    from nsystui.questions.collectives.waiting import Arrivals
 
 
 class Standing(Enum):
@@ -255,8 +258,12 @@ def _nccl_split(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str,
     """Split each GPU's time blocked by NCCL, per iteration, by collectives that open ranks share."""
     if not any(gpu.of.part("nccl").any() for gpu in gpus):
         return {}, []
+    from nsystui.questions.collectives.waiting import Arrivals, waits_and_transfers
+
     arrivals = [Arrivals.of(group) for group in job.collectives().groups]
     times_by_member = waits_and_transfers(arrivals)
+    from nsystui.questions.collectives.matching import Member
+
     budget_of = {Member(gpu.of.task, gpu.of.device): gpu.of for gpu in gpus}
     if times_by_member.keys().isdisjoint(budget_of):
         return {}, ["blocked by NCCL is not split into transfer and waiting: no two open ranks share its collectives"]
@@ -290,6 +297,9 @@ def _sending(job: OpenJob, gpus: Sequence[RankIterations]) -> list[Times]:
 
 
 def _matched(job: OpenJob, arrivals: Sequence[Arrivals], by_gpu: Mapping[Member, Iterations]) -> str:
+    from nsystui.questions.collectives.matching import Member
+    from nsystui.questions.collectives.waiting import NOBODY
+
     low, high = min(int(gpu.starts[0]) for gpu in by_gpu.values()), max(int(gpu.ends[-1]) for gpu in by_gpu.values())
     kernels, operations, last = 0, 0, Counter[Member]()
     for calls in arrivals:

@@ -1,7 +1,5 @@
 """The NVTX operations of a step: how often each range begins, and its time on CPU and GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -4,8 +4,6 @@ The host bounds a phase if at least two measures exceed their limits (docs/path.
 overhead of TensorRT-LLM (perf-host-analysis). There, a GPU is idle while no kernel runs; here, while nothing runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple

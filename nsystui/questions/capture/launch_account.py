@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,11 +20,8 @@ from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import pid_of
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, union
-from nsystui.questions.gpu.utilisation import gpu_keys, gpu_users, silent_work
 from nsystui.questions.queries.data_notes import LOWER_BOUNDS, UNKNOWN_BY_CLOCK, conditional_notes
 from nsystui.questions.queries.derived import rows_of_each_report
-from nsystui.questions.queries.recording import unrecorded_work
 from nsystui.questions.queries.tasks import COPYING, GPU_TABLES, MUCH_LOST, rows_of_tasks
 from nsystui.store.gpu_clock import CLOCK_NOISE
 from nsystui.store.report import Report
@@ -33,6 +30,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from nsystui.questions.algebra.intervals import Intervals, Times
     from nsystui.questions.job.job import OpenJob
 
 _STREAM = ("device", "context", "stream")
@@ -194,6 +192,18 @@ def _left_out(reports: Collection[Report]) -> dict[int, list[int]]:
     }
 
 
+def with_lost_work(job: OpenJob, selection: Selection, answer: TableAnswer, kept: bool = False) -> TableAnswer:
+    """Add notes on missing kernels; reads calls only if counts show a lack, and none with ``kept`` accounts."""
+    notes, reports = conditional_notes(job.session), list(job.session.reports)
+    if not kept:
+        from nsystui.questions.queries.recording import may_lack_work
+
+        reports = [report for report in reports if may_lack_work(job.session, report)]
+    if reports:
+        notes = lost_work_notes(job.session, selection, reports, kept)
+    return replace(answer, notes=tuple(dict.fromkeys((*notes, *answer.notes))))
+
+
 def launch_accounts(
     session: Session, reports: Collection[Report], of_all: bool = False, kept: bool = False
 ) -> dict[Task, LaunchAccount]:
@@ -203,8 +213,11 @@ def launch_accounts(
     """
     calls = canonical.API_CALLS
     stored = rows_of_each_report(session, reports, "launch-accounts", _accounts, table=calls, in_memory=True, kept=kept)
-    rows = list(stored)
-    silent = {task for tasks in silent_work(session).values() for task in tasks} if rows else set()
+    if not (rows := list(stored)):
+        return {}
+    from nsystui.questions.gpu.utilisation import silent_work
+
+    silent = {task for tasks in silent_work(session).values() for task in tasks}
     return {
         Task(index, process): LaunchAccount(*values)
         for index, process, has_work, *values in rows
@@ -213,6 +226,7 @@ def launch_accounts(
 
 
 def _accounts(session: Session, reports: list[Report]) -> Iterator[tuple[int | None, ...]]:
+    from nsystui.questions.algebra.intervals import EMPTY
     from nsystui.questions.steps.task_steps import launch_id_spans
 
     counts: defaultdict[Task, _Counts] = defaultdict(_Counts)
@@ -243,6 +257,9 @@ def untimed_work(report: Report) -> Iterator[tuple[CanonicalTable, int, int]]:
 
 def lost_work(session: Session) -> dict[tuple[Task, int], set[str]]:
     """Return the names of the tables that lack much of the GPU work of any process, by used GPU."""
+    from nsystui.questions.gpu.utilisation import gpu_keys, silent_work
+    from nsystui.questions.queries.recording import unrecorded_work
+
     accounts, unrecorded = launch_accounts(session, session.reports), unrecorded_work(session, session.reports)
     reports = {report.index: report for report in session.reports}
     keys, silent = gpu_keys(session), silent_work(session)
@@ -261,8 +278,11 @@ def lost_work_notes(
 ) -> list[str]:
     """Return notes on launched kernels that are missing, and on clocks that differ; by default of all reports."""
     accounts = launch_accounts(session, reports or session.reports, kept=kept)
-    chosen = gpu_users(session, selection.tasks) if selection.tasks else accounts
-    accounts = {task: item for task, item in accounts.items() if task in chosen}
+    if selection.tasks:
+        from nsystui.questions.gpu.utilisation import gpu_users
+
+        chosen = gpu_users(session, selection.tasks)
+        accounts = {task: item for task, item in accounts.items() if task in chosen}
     lost = losses([item for item in accounts.values() if item.lost_kernels + item.lost_work])
     error = max((abs(item.clock_error) for item in accounts.values()), default=0)
     apart = f"the clocks of GPU and CPU differ by {format_value(Unit.DURATION, error)} or more: {UNKNOWN_BY_CLOCK}"
@@ -324,6 +344,8 @@ def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, tupl
 
     See docs/numbers.md#launch-account.
     """
+    from nsystui.questions.algebra.intervals import union
+
     captures: defaultdict[Task, list[tuple[int, int]]] = defaultdict(list)
     opened: defaultdict[Task, list[int]] = defaultdict(list)
     lone_end, made = Counter[Task](), Counter[Task]()

@@ -3,8 +3,6 @@
 The options of each version are from NVIDIA's user guides and release notes; for an unknown version, the newest form.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence

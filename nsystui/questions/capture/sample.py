@@ -4,8 +4,6 @@ The columns, and the condition for possible rows, are as in packing. SQLite sums
 would first read all strings. A few rows from many parts of each file take a fraction of a second for any size.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
@@ -14,8 +12,8 @@ from contextlib import closing
 from nsystui.base.answer import NAME, Answer, Column, TableAnswer, Unit
 from nsystui.base.errors import ExportError
 from nsystui.exports import canonical, opening
+from nsystui.exports.metadata import Opened
 from nsystui.exports.sources import Source, sources
-from nsystui.store.opened import Opened
 
 _STRATA = 64
 _ROWS_PER_STRATUM = 64

@@ -1,1 +1,1 @@
-"""The questions as data: each module declares some in ``QUESTIONS``, which the registry reads."""
+"""The questions as data: each module declares some in ``QUESTIONS``, which `queries.question` reads."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.catalogue.ranks import with_lost_work
 from nsystui.questions.queries.question import OVER_TIME, STEPS, Option, Question, ShownRows, Values, View, read_bins
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ def _gpu_columns(values: Values) -> Expected:
 
 
 def _ask_gpu(job: OpenJob, selection: Selection, options: Values) -> Answer:
+    from nsystui.questions.capture.launch_account import with_lost_work
     from nsystui.questions.gpu.utilisation import utilisation_over_time, utilisation_table
 
     busy, window = job.busy(selection), job.extent(selection)

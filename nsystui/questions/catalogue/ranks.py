@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nsystui.questions.queries.question import STEPS, Expected, Option, Question, ShownRows, Values, View
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer, TableAnswer
+    from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
 
@@ -19,28 +19,15 @@ def _overview_columns(values: Values) -> Expected:
     return columns_read(of_streams=bool(values["streams"])), TALLIED
 
 
-def with_lost_work(job: OpenJob, selection: Selection, answer: TableAnswer, kept: bool = False) -> TableAnswer:
-    """Add notes on missing kernels; reads calls only if counts show a lack, and none with ``kept`` accounts."""
-    from dataclasses import replace
-
-    from nsystui.questions.queries.data_notes import conditional_notes
-    from nsystui.questions.queries.recording import may_lack_work
-
-    notes = conditional_notes(job.session)
-    if reports := [report for report in job.session.reports if kept or may_lack_work(job.session, report)]:
-        from nsystui.questions.capture.launch_account import lost_work_notes
-
-        notes = lost_work_notes(job.session, selection, reports, kept)
-    return replace(answer, notes=tuple(dict.fromkeys((*notes, *answer.notes))))
-
-
 def _ask_overview(job: OpenJob, selection: Selection, _: object) -> Answer:
+    from nsystui.questions.capture.launch_account import with_lost_work
     from nsystui.questions.ranks.overview import task_table
 
     return with_lost_work(job, selection, task_table(job.session, selection, job.ranks, job.busy(selection)))
 
 
 def _ask_ranks(job: OpenJob, selection: Selection, options: Values) -> Answer:
+    from nsystui.questions.capture.launch_account import with_lost_work
     from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
     from nsystui.questions.ranks.partings import noted
     from nsystui.questions.ranks.table import rank_table

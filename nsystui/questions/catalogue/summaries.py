@@ -47,7 +47,7 @@ def _read_ncu(files: list[str], groups: tuple[GroupBy, ...], instances: str | No
 
 
 def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answer:
-    from nsystui.questions.catalogue.ranks import with_lost_work
+    from nsystui.questions.capture.launch_account import with_lost_work
     from nsystui.questions.kernels.summary import kernel_instances
 
     if options.instances:

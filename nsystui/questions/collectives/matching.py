@@ -10,12 +10,10 @@ kernels of an operation end together, whatever the clocks say, so the difference
 varies, or follows a drift of their clocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -30,13 +28,9 @@ from nsystui.questions.nccl.units import whole
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import of_each_report, runs_of
 from nsystui.store import tables
-from nsystui.store.remember import json_array, json_of
+from nsystui.store.remember import Arrays, json_array, json_of
 from nsystui.store.report import Report
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.remember import Arrays
-
 
 UNKNOWN = -1
 """An unknown message size."""

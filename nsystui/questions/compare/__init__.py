@@ -1,7 +1,5 @@
 """Comparison of two jobs, or of two ranks, groups of ranks or time windows of a job."""
 
-from __future__ import annotations
-
 from nsystui.questions.compare.pairs import Compared
 from nsystui.questions.compare.side import Side, job_labels
 from nsystui.questions.compare.summary import TABLES, ComparisonOptions, ComparisonSummary, summary, worded

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -26,13 +25,10 @@ from nsystui.questions.nccl.grouping import COLUMNS, USUAL, NcclProperty
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.questions.nvtx.loading import has_launches
 from nsystui.questions.nvtx.paths import numbered, template
+from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.ranks.steps import StepTimes, step_times
 from nsystui.store import tables
-
-if TYPE_CHECKING:
-    from nsystui.questions.nvtx.ranges import NvtxRanges
-
 
 _NAME = (NAME,)
 _FAMILY = (Column("name", header="Family", label="family"),)

@@ -1,7 +1,5 @@
 """The counters of AWS's EFA plugin, which are generic events (docs/recipes.md#aws-efa)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 

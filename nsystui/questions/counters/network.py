@@ -4,8 +4,6 @@ Every report of a host samples all adapters. An adapter in several reports count
 GUID alone. If samples overlap, the report that sampled longest counts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

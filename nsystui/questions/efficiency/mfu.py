@@ -14,8 +14,6 @@ The known peaks are from NVIDIA's data sheets: dense matrix products in BF16, ha
 name means several products, or the figure depends on an unrecorded power limit, the user must give the peak.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

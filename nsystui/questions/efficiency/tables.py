@@ -1,7 +1,5 @@
 """The tables of an efficiency: breakdown by GPU, factors of devices and hosts, MFU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

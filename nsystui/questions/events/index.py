@@ -4,8 +4,6 @@ Events of each kind are counted in bins of a report's own clock. The bins depend
 cached with the counts; counts of other bins are ignored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The kinds of events: their names, and their tables as rows of a common shape."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -11,7 +9,7 @@ import sqlalchemy as sa
 from nsystui.base.errors import members_of
 from nsystui.base.selection import Selection
 from nsystui.base.types import Condition, Expression, Query
-from nsystui.questions.queries.conditions import job_start, where
+from nsystui.questions.queries.conditions import job_start, label, where
 from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.store import tables
 
@@ -74,12 +72,6 @@ class KindTable:
     condition: Condition | None = None
 
 
-def _domain_and_name(table: sa.Table) -> Expression:
-    """Return ``domain:text``, without a prefix for the default domain, as nsys writes it."""
-    domain = sa.func.coalesce(table.c.domain, "")
-    return sa.case((domain == "", table.c.name), else_=domain + ":" + table.c.name)
-
-
 KIND_TABLES: dict[EventKind, KindTable] = {
     EventKind.API: KindTable(tables.api_calls, tables.api_calls.c.name),
     EventKind.KERNEL: KindTable(tables.kernels, tables.kernels.c.name, tables.kernels.c.is_nccl == 0),
@@ -90,8 +82,8 @@ KIND_TABLES: dict[EventKind, KindTable] = {
     ),
     EventKind.HOST_FUNCTION: KindTable(tables.host_functions, sa.literal("host function", sa.Text)),
     EventKind.SYNC: KindTable(tables.syncs, tables.syncs.c.sync_type),
-    EventKind.NVTX: KindTable(tables.nvtx_ranges, _domain_and_name(tables.nvtx_ranges)),
-    EventKind.MARK: KindTable(tables.nvtx_marks, _domain_and_name(tables.nvtx_marks)),
+    EventKind.NVTX: KindTable(tables.nvtx_ranges, label(tables.nvtx_ranges)),
+    EventKind.MARK: KindTable(tables.nvtx_marks, label(tables.nvtx_marks)),
     EventKind.MPI: KindTable(tables.mpi_calls, tables.mpi_calls.c.name),
     EventKind.UCX: KindTable(tables.ucx_calls, tables.ucx_calls.c.name),
     EventKind.OPENACC: KindTable(tables.openacc_events, tables.openacc_events.c.name),

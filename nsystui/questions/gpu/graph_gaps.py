@@ -1,7 +1,5 @@
 """Idle time of GPUs inside replays of CUDA graphs, which the host cannot cause (docs/numbers.md#gaps)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ Lanes show them over time; `attributed` averages them over intervals such as ker
 Samples identify their GPU by the machine's number (``Device.gpu``), not by the CUDA ordinal.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,11 +1,11 @@
 """Causes of idle time, their words, and the merging of small causes."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from nsystui.base.answer import Column
 
 SYNCHRONISING = "in synchronising CUDA calls"
 COPYING = "in calls that copy or set memory"
@@ -37,6 +37,16 @@ FILE_READS = ("pread", "pread64", "preadv", "preadv2", "fread", "fread_unlocked"
 READS = re.compile(r"(?:p?read(?:v|64|v64|v2)?|fread(?:_unlocked)?|fgets|open(?:at|64)?|fopen(?:64)?)")
 """OS runtime calls that read or open files, perhaps pipes."""
 
+FILE = Column("file", header="Files", label="files", importance=2)
+"""Shown only if file accesses were recorded."""
+CAUSE_COLUMNS = (
+    Column("cause", header="Cause", label="cause"),
+    Column("what", header="What", label="call or function"),
+    Column("thread", header="Other Thread", label="other thread", importance=1),
+    Column("caller", header="Caller", label="caller", importance=2),
+    FILE,
+)
+
 
 def kind_of(name: str) -> str:
     """Return the kind of a CUDA call from its name."""
@@ -64,6 +74,11 @@ class Cause:
     thread: str = ""
     caller: str = ""
     file: str = ""
+
+    @property
+    def cells(self) -> tuple[str | None, ...]:
+        """The cells of `CAUSE_COLUMNS`."""
+        return tuple(cell or None for cell in (self.kind, self.what, self.thread, self.caller, self.file))
 
     @property
     def reads(self) -> bool:

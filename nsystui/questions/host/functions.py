@@ -4,8 +4,6 @@ Self samples have the function at the end of their stack, total samples anywhere
 Samples without a recorded stack have a separate row, so that self samples add up to all samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +12,6 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import FILES_ONLY, RANK, TID, Column, Row, TableAnswer, Unit
-from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection
 from nsystui.base.text import counted, whole_number
 from nsystui.base.types import Ints
@@ -195,6 +192,8 @@ def top_function(samples: CpuSamples, group: SampleGroup) -> Function | None:
 
 def function_words(function: Function) -> str:
     """Name a function with its module: ``native::copy_ (libtorch_cpu.so)``."""
+    from nsystui.base.kernel_names import function_name
+
     name = function_name(function.name)
     return name if function.is_folded or not function.library else f"{name} ({function.library})"
 
@@ -228,6 +227,8 @@ def mode_of(function: Function) -> str:
 
 def functions_table(job: OpenJob, selection: Selection, by: str = "all", thread: str | None = None) -> TableAnswer:
     """Tabulate the functions of each group, most self samples first."""
+    from nsystui.base.kernel_names import function_name
+
     samples = samples_of_job(job, selection)
     rows: list[Row] = []
     for group in grouped(samples, chosen_threads(job, samples, thread), by):

@@ -4,8 +4,6 @@ Its parts are start-up before the steady state, gaps between operations, gaps in
 last operation.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,9 +25,19 @@ from nsystui.questions.capture.launch_account import lost_work_notes
 from nsystui.questions.gpu.graph_gaps import unseen_host_functions
 from nsystui.questions.host import causes
 from nsystui.questions.host.attribution import attribute
-from nsystui.questions.host.causes import Cause, folded, shown_times
+from nsystui.questions.host.causes import CAUSE_COLUMNS, FILE, Cause, folded, shown_times
 from nsystui.questions.host.host_work import host_work
-from nsystui.questions.host.idle_spans import Attribution, IdleSpan, IdleSpans, over_ranks
+from nsystui.questions.host.idle_spans import (
+    GAP,
+    IN_GRAPH,
+    PARTS,
+    STARTUP,
+    TAIL,
+    Attribution,
+    IdleSpan,
+    IdleSpans,
+    over_ranks,
+)
 from nsystui.questions.host.naming import workers_by_rank
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, with_graphs
 from nsystui.questions.job.job import OpenJob
@@ -43,7 +51,6 @@ from nsystui.store import tables
 from nsystui.store.remember import Arrays, as_arrays, json_array, json_of, remember, version_of
 from nsystui.store.session import Session
 
-PARTS = STARTUP, GAP, IN_GRAPH, TAIL = ("start-up", "gap", "in graph", "tail")
 _LENGTHS = (0, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000)
 """Lower bounds of the rows by length, ns: NVIDIA's guide to TensorRT-LLM, and 10 ms."""
 _MAX_WITH_RANGE = 100
@@ -138,13 +145,6 @@ def _spans(
     return IdleSpans(gpus, np.repeat(narrow(gpu_indices), counts), starts, ends), np.repeat(narrow(parts), counts)
 
 
-_CAUSE = Column("cause", header="Cause", label="cause")
-_WHAT = Column("what", header="What", label="call or function")
-_THREAD = Column("thread", header="Other Thread", label="other thread", importance=1)
-_CALLER = Column("caller", header="Caller", label="caller", importance=2)
-_FILE = Column("file", header="Files", label="files", importance=2)
-"""Shown only if file accesses were recorded."""
-CAUSE_COLUMNS = (_CAUSE, _WHAT, _THREAD, _CALLER, _FILE)
 SUM_COLUMNS = (
     Column("time", header="Idle (ns)", label="idle", unit=Unit.DURATION),
     Column("percent", header="Idle (%)", label="of idle", unit=Unit.PERCENT, decimals=2, has_bar=True),
@@ -206,7 +206,7 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
         timed = zip(cause_times, (shown[index][1] for index in members), strict=True)
         largest, cause = max(timed, key=lambda pair: (pair[0], pair[1].words))
         time = sum(cause_times)
-        share = (100.0 * time / idle.idle, *cause_cells(cause), *((100.0 * largest / time,) if merges_causes else ()))
+        share = (100.0 * time / idle.idle, *cause.cells, *((100.0 * largest / time,) if merges_causes else ()))
         spans = int(span_counts[index])
         means = (time / spans, spans / steps if steps else None) if by == "pair" else ()
         rows.append((*key[0], time, *share, spans, *times[members].sum(axis=0).tolist(), *means))
@@ -375,7 +375,7 @@ def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
     shown_causes, indices = _shown(idle, by, ranks, pairs)
     for index, (cells, cause) in enumerate(shown_causes):
         if cells != row_cells or not (
-            merges_causes or dict(zip(_CAUSE_KEYS, cause_cells(cause), strict=True)).items() >= wanted_cells.items()
+            merges_causes or dict(zip(_CAUSE_KEYS, cause.cells, strict=True)).items() >= wanted_cells.items()
         ):
             continue
         rows = indices == index
@@ -414,19 +414,14 @@ def gaps_list(job: OpenJob, selection: Selection, least: int = LONG_GAP, step_na
         cause = max(times, key=lambda cause: (times[cause], cause.words))
         location = (ranks.get(span.task), span.device, PARTS[idle.parts[index]], span.start, span.length)
         range_name = works[position].range_name if position < len(works) else None
-        rows.append((*location, *cause_cells(cause), 100.0 * times[cause] / span.length, range_name))
+        rows.append((*location, *cause.cells, 100.0 * times[cause] / span.length, range_name))
     if len(indices) > _MAX_WITH_RANGE:
         notes = (*notes, f"only the {_MAX_WITH_RANGE} longest spans have an NVTX range")
     return _answer(job, LIST_COLUMNS, rows, len(attribution.spans), notes)
 
 
-def cause_cells(cause: Cause) -> tuple[str | None, ...]:
-    """Return the cells of `CAUSE_COLUMNS`."""
-    return tuple(cell or None for cell in (cause.kind, cause.what, cause.thread, cause.caller, cause.file))
-
-
 def _answer(job: OpenJob, columns: Sequence[Column], rows: list[Row], total: int, notes: Sequence[str]) -> TableAnswer:
-    used = [index for index, item in enumerate(columns) if item is not _FILE or job.session.count(tables.file_accesses)]
+    used = [index for index, item in enumerate(columns) if item is not FILE or job.session.count(tables.file_accesses)]
     shown = [tuple(row[index] for index in used) for row in rows]
     return with_graphs(TableAnswer("gaps", tuple(columns[index] for index in used), shown, total, tuple(notes)))
 

@@ -1,7 +1,5 @@
 """The CPU's work in spans of time: the launching thread's causes (`host.causes`) and NVTX ranges."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

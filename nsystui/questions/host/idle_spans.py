@@ -20,6 +20,8 @@ from nsystui.questions.host.causes import Cause
 from nsystui.questions.host.naming import WORKER
 from nsystui.questions.host.segments import Thread
 
+PARTS = STARTUP, GAP, IN_GRAPH, TAIL = ("start-up", "gap", "in graph", "tail")
+"""Where a GPU idles: before the steady state, between work, inside a CUDA graph, after the last work."""
 _PORTION_SPANS = 1 << 18
 
 

@@ -5,8 +5,6 @@ other as its peer, a match is an exchange. It lasts from the later call to the l
 See docs/triage.md#collectives-and-communication.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations

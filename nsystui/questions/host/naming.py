@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -19,19 +19,18 @@ from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.host.segments import NO_THREAD, Segments, Thread
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.kernels.summary import kernel_summary
-from nsystui.questions.nvtx.paths import numbered, template
-from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import given, is_launched_by, of_reports, of_tasks
 from nsystui.questions.queries.mpi import DOMAIN
 from nsystui.questions.queries.process_rows import rows_by_gpu
 from nsystui.questions.queries.tasks import GPU_TABLES, process_names, roles_by_task, thread_names
-from nsystui.questions.steps.kernels_in_steps import rows_by_number
 from nsystui.questions.steps.task_steps import NO_STEP
 from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
 from nsystui.store.session import Session
 from nsystui.store.tables import LEAST_OFFSET, MOST_OFFSET
+
+if TYPE_CHECKING:
+    from nsystui.questions.nvtx.ranges import NvtxRanges
 
 WORKER = "worker process"
 
@@ -185,6 +184,8 @@ class ThreadRanges:
     @classmethod
     def load(cls, job: OpenJob) -> ThreadRanges:
         """Load the ranges of all threads, and number their names; MPI calls get -1."""
+        from nsystui.questions.nvtx.paths import numbered, template
+
         ranges = job.nvtx_ranges(Selection())
         folded = numbered(ranges.names)
         numbers = {OUTSIDE: 0, NO_RANGES: 1}
@@ -245,6 +246,9 @@ def kernels_in_ranges(job: OpenJob, selection: Selection, steps: Steps | None = 
 
     With ``steps``, also by step; shares are then of the step's kernel time. ``options`` are `kernel_summary`'s.
     """
+    from nsystui.questions.kernels.summary import kernel_summary
+    from nsystui.questions.steps.kernels_in_steps import rows_by_number
+
     ranges = ThreadRanges.load(job)
     numbers: dict[tuple[int, ...], int] = {}
     """The number of each (step, range, whether captured)."""

@@ -22,7 +22,6 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import Unit
-from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection
 from nsystui.base.types import Array, Flags, Ints, grouped
 from nsystui.base.units import format_value
@@ -114,6 +113,8 @@ class StackTree:
 
     def words(self, node: int, limit: int = _MAX_DEPTH) -> str:
         """Return ``inner ‹ caller ‹ …``: the function and its callers, at most ``limit`` functions."""
+        from nsystui.base.kernel_names import function_name
+
         called = [function_name(self.functions[function].name) for function in self.path(node)[::-1]]
         return " ‹ ".join(called[:limit] + ["…"] * (len(called) > limit))
 
@@ -139,6 +140,8 @@ def program_function(tree: StackTree | None, node: int, libraries: re.Pattern[st
 
 def _in_file(function: Function) -> str:
     """Return a function's name, for Python with its file, because many functions share a name."""
+    from nsystui.base.kernel_names import function_name
+
     name = function_name(function.name)
     return f"{name} ({function.library})" if function.library.endswith(".py") else name
 

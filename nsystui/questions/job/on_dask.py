@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nsystui.base.errors import ExportError, NsystuiError, UsageError, reason_of
-from nsystui.base.inputs import json_in, text_of
+from nsystui.base.files import json_in, text_of
+from nsystui.base.resources import Limits
 from nsystui.base.text import counted, few
 from nsystui.base.version import __version__
 from nsystui.exports.discover import is_packed_report
-from nsystui.store.database import Limits
 from nsystui.store.report import Clock, Report
 from nsystui.store.session import Compute, Session
 

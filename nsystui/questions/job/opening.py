@@ -17,9 +17,9 @@ from nsystui.base.resources import step_back
 
 if TYPE_CHECKING:
     from nsystui.base.kernel_families import Rules
+    from nsystui.exports.metadata import Opened
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.nccl_log.summary import IterationSpan
-    from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.packing import Progress
     from nsystui.store.report import Report
@@ -101,6 +101,18 @@ class Export:
     opened: Opened | JobReport | None = None
 
 
+def open_at(path: Path) -> Opened | JobReport:
+    """Open an export, or read a report of a packed job: check it and read its metadata. Raises ExportError."""
+    from nsystui.exports.discover import is_packed_report
+    from nsystui.exports.metadata import open_export
+
+    if not is_packed_report(path):
+        return open_export(path)
+    from nsystui.store.packed_job import read_report
+
+    return read_report(path)
+
+
 class Opener:
     """Opens the files of a source, at once or in steps. ``names``: the reports' names, if `start` is not called."""
 
@@ -124,15 +136,18 @@ class Opener:
 
         Raises NsystuiError if the cluster cannot be used.
         """
+        from nsystui.base.resources import Limits
         from nsystui.exports.discover import discover, names_of
         from nsystui.questions.job.job import OpenJob
-        from nsystui.questions.queries.numbering import numbering
         from nsystui.store.cache import Cache
-        from nsystui.store.database import Limits
         from nsystui.store.session import Session
 
         source, listener = self.source, self._listener
-        ranks = numbering(source.ranks)
+        ranks = None
+        if source.ranks:
+            from nsystui.questions.queries.numbering import numbering
+
+            ranks = numbering(source.ranks)
         exports = [Export(number, path) for number, path in enumerate(discover(source.files))]
         self._names = names_of([export.path for export in exports])
         session = Session(
@@ -159,13 +174,12 @@ class Opener:
 
     def look_at(self, job: OpenJob, export: Export) -> Export | None:
         """Return an export with ``opened``, converted first if requested; ``None`` if it fails or is stopped."""
-        from nsystui.store.opened import look_at
         from nsystui.store.packing import PackingCancelled
 
         if self.is_stopped:
             return None
         try:
-            return replace(export, opened=look_at(self._converted(job.session, export.path)))
+            return replace(export, opened=open_at(self._converted(job.session, export.path)))
         except PackingCancelled:
             return None
         except NsystuiError as error:
@@ -227,17 +241,16 @@ class Opener:
 
         NVIDIA's programs run only if requested.
         """
-        from concurrent.futures import ThreadPoolExecutor
-
-        from nsystui.exports.convert import convert
-        from nsystui.exports.discover import export_of, is_packed_report
-        from nsystui.exports.forms import form_of
-        from nsystui.store.cache import size_of
-        from nsystui.store.packing import PackingCancelled, Progress
+        from nsystui.exports.discover import export_of, form_of, is_packed_report
 
         directory, form = self.source.conversion_directory, None if is_packed_report(path) else form_of(path)
         if directory is None or form is None or (form.asks and not self.source.convert):
             return path
+        from concurrent.futures import ThreadPoolExecutor
+
+        from nsystui.exports.convert import convert
+        from nsystui.store.cache import size_of
+        from nsystui.store.packing import PackingCancelled, Progress
 
         def advance(part: float) -> None:
             if self.is_stopped:

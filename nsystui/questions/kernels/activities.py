@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -39,12 +40,14 @@ from nsystui.questions.queries.conditions import duration, is_launched_by, job_e
 from nsystui.questions.queries.data_notes import missing_notes, mpi_notes, unrecorded_notes
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.mpi import has_mpi, mpi_rows
-from nsystui.questions.queries.paged import PagedAnswer
-from nsystui.questions.queries.partial_sums import ValueRows
 from nsystui.questions.queries.process_rows import times_by_task
+from nsystui.questions.queries.statistics import ValueRows
 from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.store import tables
 from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.questions.queries.paged import PagedAnswer
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,8 @@ def work_instances(
     session: Session, selection: Selection, work: Work, name: str, ranks: Sequence[RankedTask] = ()
 ) -> PagedAnswer:
     """List the operations or calls called ``name``, by page; start in job time, ns."""
+    from nsystui.questions.queries.paged import PagedAnswer
+
     table, label = rows_of(session, work)
     if "device" in table.c:
         location = sa.func.concat("d", sa.cast(table.c.device, sa.Text), " s", sa.cast(table.c.stream, sa.Text))

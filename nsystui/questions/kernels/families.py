@@ -1,7 +1,5 @@
 """Kernel families over time: how long each family ran, and how long no other did."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Nsight Compute's metrics of kernels, as columns of the kernel summary (docs/numbers.md#nsight-compute)."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

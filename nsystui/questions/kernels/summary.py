@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from nsystui.base.answer import (
     DEVICE,
     DURATION,
+    FAMILY,
     NAME,
+    PRECISION,
     PROCESS_ID,
     RANK,
     REPORT_ID,
@@ -40,11 +42,13 @@ from nsystui.questions.queries.communication import full_names
 from nsystui.questions.queries.conditions import duration, given, job_start, of_reports, where
 from nsystui.questions.queries.data_notes import conditional_notes, missing_notes, unrecorded_notes
 from nsystui.questions.queries.derived import of_all_reports
-from nsystui.questions.queries.paged import PagedAnswer
-from nsystui.questions.queries.partial_sums import ValueRows
+from nsystui.questions.queries.statistics import ValueRows
 from nsystui.questions.queries.tasks import ROLE, RankedTask, rank_of, role_of, used_devices
 from nsystui.store import tables
 from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.questions.queries.paged import PagedAnswer
 
 
 class Names(Enum):
@@ -80,10 +84,6 @@ LAUNCHES = REPLAYED, EAGER = ("replayed", "eager")
 def group_by_of(text: str) -> tuple[GroupBy, ...]:
     """Parse ``rank,stream``. Raises UsageError for a word that is no group."""
     return members_of(text, GroupBy, "group")
-
-
-FAMILY = Column("family", header="Family", label="family")
-PRECISION = Column("precision", header="Precision", label="precision")
 
 
 def kind_of_kernels(text: str) -> str:
@@ -317,6 +317,8 @@ def kernel_instances(
     The launch delay is from the start of the API call, if recorded, to the kernel's; 0 if CUPTI's clocks make it
     negative by less than a microsecond (docs/exports.md#launches).
     """
+    from nsystui.questions.queries.paged import PagedAnswer
+
     kernels = tables.kernels
     of_name = is_named(session, kernels, name) if names is Names.SMART else name_of(kernels, names) == name
     grid, block = (

@@ -3,8 +3,6 @@
 See docs/numbers.md#gpu-memory.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

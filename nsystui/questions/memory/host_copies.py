@@ -1,7 +1,5 @@
 """Copies between host and GPU by kind of host memory (pinned or pageable): rates and streams."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -28,20 +28,10 @@ from nsystui.base.selection import Selection
 from nsystui.base.types import DataSeries
 from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.nccl import summary
 from nsystui.questions.nccl.bandwidth import rate, sizes_and_times
 from nsystui.questions.nccl.grouping import NcclProperty, is_of, selected, values_of
 from nsystui.questions.nccl.pairing import NcclPairing
-from nsystui.questions.nccl.summary import (
-    ALGORITHM_BANDWIDTH,
-    BUS_BANDWIDTH,
-    EXPOSED,
-    KERNEL,
-    OVERLAPPED,
-    RANKS,
-    What,
-    nccl_notes,
-    without_empty,
-)
 from nsystui.questions.nccl.units import whole
 
 if TYPE_CHECKING:
@@ -59,7 +49,7 @@ _SHARED_COLUMNS = (
     Column("bucket", header="Message Size", label="size", importance=6),
     COLLECTIVE.with_importance(3),
     Column("communicator", header="Communicator", label="comm", importance=4),
-    RANKS,
+    summary.RANKS,
     Column("peer", header="Peer/Root", label="peer/root", unit=Unit.NUMBER, importance=4),
     Column("datatype", header="Datatype", label="datatype", importance=5),
     Column("reduction", header="Reduction", label="reduction", importance=5),
@@ -84,13 +74,13 @@ _PAIRING_COLUMNS = (
     Column("partner_row", header="Partner Row", label="partner row", unit=Unit.NUMBER, importance=FILES_ONLY),
     Column("partner_start", header="Partner Start (ns)", label="partner start", unit=Unit.TIME, importance=FILES_ONLY),
 )
-_BANDWIDTH = (ALGORITHM_BANDWIDTH, BUS_BANDWIDTH)
+_BANDWIDTH = (summary.ALGORITHM_BANDWIDTH, summary.BUS_BANDWIDTH)
 _KERNEL_COLUMNS = (
     DEVICE.with_importance(3),
     STREAM.with_importance(2),
     *_BANDWIDTH,
-    EXPOSED,
-    OVERLAPPED,
+    summary.EXPOSED,
+    summary.OVERLAPPED,
     Column("partners", header="Calls", label="calls", unit=Unit.COUNT, importance=5),
     NAME.with_importance(2),
     *_PAIRING_COLUMNS,
@@ -108,7 +98,7 @@ _CALL_COLUMNS = (
 
 
 def nccl_listing(
-    job: OpenJob, selection: Selection, pairing: NcclPairing, row: Mapping[NcclProperty, Any], what: What
+    job: OpenJob, selection: Selection, pairing: NcclPairing, row: Mapping[NcclProperty, Any], what: summary.What
 ) -> TableAnswer:
     """Return the kernels or calls behind one row of the summary, by start (job time, ns).
 
@@ -117,7 +107,7 @@ def nccl_listing(
     call's row has the name, time and bandwidth of its first kernel, which may also have run other calls; a kernel's
     name is not the operation that ran. ``step`` needs `in_steps`.
     """
-    is_kernel = what == KERNEL
+    is_kernel = what == summary.KERNEL
     matching = _rows(pairing.kernels if is_kernel else pairing.calls, row)
     listed = selected(matching, selection).sort_values(["start", "report", "row"], kind="stable")
     listed = listed.assign(
@@ -135,8 +125,8 @@ def nccl_listing(
     inspected = _INSPECTED if "inspected" in listed.columns else ()
     columns = (*_SHARED_COLUMNS, *step, *inspected, *(_KERNEL_COLUMNS if is_kernel else _CALL_COLUMNS))
     listed = listed[[column.key for column in columns]].reset_index(drop=True)
-    notes = nccl_notes(job, selection, pairing)
-    return TableAnswer.of_arrays("nccl-calls", without_empty(columns, listed), listed, len(matching), notes)
+    notes = summary.nccl_notes(job, selection, pairing)
+    return TableAnswer.of_arrays("nccl-calls", summary.without_empty(columns, listed), listed, len(matching), notes)
 
 
 def _rows(frame: pd.DataFrame, row: Mapping[NcclProperty, Any]) -> pd.DataFrame:

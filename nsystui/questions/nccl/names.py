@@ -8,8 +8,6 @@ Buckets divide the message size of one call: count × size of the data type, as 
 ranks. The edges are from the ``nsys-profiling`` workflow (``4-histogram.awk``).
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """The verdict on collectives: whether they transfer or wait, and for whom (docs/ranks.md#verdict)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

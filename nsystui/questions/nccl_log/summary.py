@@ -3,8 +3,6 @@
 Memory grows with the number of different message sizes, GPUs and communicators, not with the log.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

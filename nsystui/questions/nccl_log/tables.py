@@ -1,7 +1,5 @@
 """The tables of a debug log, by the names that users know; for the topology's tables, see docs/nccl.md#topology."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass

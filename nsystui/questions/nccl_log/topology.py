@@ -12,34 +12,21 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from nsystui.base.types import grouped
+from nsystui.exports.nccl_log import topology
 from nsystui.exports.nccl_log.lines import CommunicatorLine, CommunicatorState
-from nsystui.exports.nccl_log.topology import (
-    ChannelConnection,
-    ChannelCounts,
-    InitTimes,
-    LogThread,
-    Nic,
-    RingOrder,
-    RingPart,
-    Said,
-    Setting,
-    TopologyLine,
-    TreePart,
-    Via,
-)
 from nsystui.questions.nccl.communicators import CommunicatorRank
 
 _PART_LIMIT = 1_000_000
 """Limit on the parts in memory: far more than jobs have, far less than a hostile log can make."""
 
-Link = tuple[int, int, Via]
+Link = tuple[int, int, topology.Via]
 """Sending rank, receiving rank, and transport."""
 
 HostProcess = tuple[str, int]
 """Host and process id."""
 
 
-ChannelNumbers = tuple[ChannelCounts | None, int | None, int | None]
+ChannelNumbers = tuple[topology.ChannelCounts | None, int | None, int | None]
 """A rank's numbers of channels by kind, of rings and of trees."""
 
 
@@ -54,8 +41,8 @@ class RankTopology:
     orders: dict[int, tuple[int, ...]] = field(default_factory=dict)
     trees: dict[int, tuple[int | None, tuple[int, ...]]] = field(default_factory=dict)
     links: dict[Link, int] = field(default_factory=dict)
-    counts: ChannelCounts | None = None
-    times: InitTimes | None = None
+    counts: topology.ChannelCounts | None = None
+    times: topology.InitTimes | None = None
 
 
 class Topology:
@@ -68,12 +55,12 @@ class Topology:
     def __init__(self) -> None:
         self.lines = self.left_out = 0
         self.parts: dict[CommunicatorRank, RankTopology] = {}
-        self.settings: dict[Setting, set[HostProcess | None]] = {}
-        self.nics: dict[tuple[str, int], Nic] = {}
+        self.settings: dict[topology.Setting, set[HostProcess | None]] = {}
+        self.nics: dict[tuple[str, int], topology.Nic] = {}
         self._part_count = 0
-        self._open: dict[LogThread, CommunicatorRank] = {}
-        self._done: dict[LogThread, CommunicatorRank] = {}
-        self._pending: dict[LogThread, list[Said]] = {}
+        self._open: dict[topology.LogThread, CommunicatorRank] = {}
+        self._done: dict[topology.LogThread, CommunicatorRank] = {}
+        self._pending: dict[topology.LogThread, list[topology.Said]] = {}
         self._later: dict[HostProcess, dict[Link, int]] = {}
         self._orders: dict[tuple[int, ...], tuple[int, ...]] = {}
 
@@ -91,13 +78,13 @@ class Topology:
                 self._part_count -= _size(fact)
                 self._add(member, fact)
 
-    def hear(self, line: TopologyLine) -> None:
+    def hear(self, line: topology.TopologyLine) -> None:
         """Record the facts in a line."""
         self.lines += 1
         for fact in line.facts:
             if self._part_count >= _PART_LIMIT:
                 self.left_out += 1
-            elif isinstance(fact, Setting):
+            elif isinstance(fact, topology.Setting):
                 processes = self.settings.setdefault(fact, set())
                 process = None if line.thread is None else (line.thread.host, line.thread.pid)
                 self._part_count += process not in processes
@@ -105,22 +92,22 @@ class Topology:
             elif line.thread is not None:
                 self._hear(line.thread, fact)
 
-    def _hear(self, thread: LogThread, fact: Said) -> None:
-        if isinstance(fact, Nic):
+    def _hear(self, thread: topology.LogThread, fact: topology.Said) -> None:
+        if isinstance(fact, topology.Nic):
             self._add_nic(thread.host, fact)
             return
         # The times of an initialisation follow its end.
-        member = self._done.get(thread) if isinstance(fact, InitTimes) else self._open.get(thread)
+        member = self._done.get(thread) if isinstance(fact, topology.InitTimes) else self._open.get(thread)
         if member is not None:
             self._add(member, fact)
-        elif isinstance(fact, ChannelConnection) and thread not in self._pending:
+        elif isinstance(fact, topology.ChannelConnection) and thread not in self._pending:
             links = self._later.setdefault((thread.host, thread.pid), {})
             self._add_link(links, fact)
-        elif not isinstance(fact, InitTimes):
+        elif not isinstance(fact, topology.InitTimes):
             self._pending.setdefault(thread, []).append(fact)
             self._part_count += _size(fact)
 
-    def _add_nic(self, host: str, nic: Nic) -> None:
+    def _add_nic(self, host: str, nic: topology.Nic) -> None:
         previous = self.nics.get((host, nic.number))
         if previous is None:
             self._part_count += 1
@@ -131,31 +118,31 @@ class Topology:
             updates["gdr"] = nic.gdr
         self.nics[host, nic.number] = replace(previous, **updates)
 
-    def _add(self, member: CommunicatorRank, fact: Said) -> None:
+    def _add(self, member: CommunicatorRank, fact: topology.Said) -> None:
         """Add a fact about a rank, unless it contradicts the rank or the communicator's size."""
         rank, ranks = member.rank, member.ranks
         if rank is None or ranks is None:
             return
         part = self.parts.setdefault(member, RankTopology())
         match fact:
-            case RingPart(rank=of) if of == rank and max(fact.previous, fact.next) < ranks:
+            case topology.RingPart(rank=of) if of == rank and max(fact.previous, fact.next) < ranks:
                 self._part_count += fact.channel not in part.rings
                 part.rings[fact.channel] = fact.previous, fact.next
-            case RingOrder(ranks=order) if sorted(order) == list(range(ranks)):
+            case topology.RingOrder(ranks=order) if sorted(order) == list(range(ranks)):
                 self._part_count += 1 if order in self._orders else len(order)
                 part.orders[fact.channel] = self._orders.setdefault(order, order)
-            case TreePart(rank=of) if of == rank and max(fact.parent or 0, *fact.children, 0) < ranks:
+            case topology.TreePart(rank=of) if of == rank and max(fact.parent or 0, *fact.children, 0) < ranks:
                 self._part_count += fact.channel not in part.trees
                 part.trees[fact.channel] = fact.parent, fact.children
-            case ChannelConnection(source=source, target=target):
+            case topology.ChannelConnection(source=source, target=target):
                 if rank in (source, target) and max(source, target) < ranks:
                     self._add_link(part.links, fact)
-            case ChannelCounts():
+            case topology.ChannelCounts():
                 part.counts = fact
-            case InitTimes() if (fact.rank, fact.ranks) == (rank, ranks):
+            case topology.InitTimes() if (fact.rank, fact.ranks) == (rank, ranks):
                 part.times = fact
 
-    def _add_link(self, links: dict[Link, int], connection: ChannelConnection) -> None:
+    def _add_link(self, links: dict[Link, int], connection: topology.ChannelConnection) -> None:
         link = connection.source, connection.target, connection.via
         self._part_count += link not in links
         links[link] = links.get(link, 0) | 1 << connection.channel
@@ -187,9 +174,9 @@ class Topology:
         return [item for item in (*communicators, unknown) if item.parts]
 
 
-def _size(fact: Said) -> int:
+def _size(fact: topology.Said) -> int:
     """Return the size of a fact in parts: a ring's order may be long."""
-    return len(fact.ranks) if isinstance(fact, RingOrder) else 1
+    return len(fact.ranks) if isinstance(fact, topology.RingOrder) else 1
 
 
 def _process(member: CommunicatorRank | None) -> HostProcess | None:
@@ -315,9 +302,9 @@ class Connected:
         pairs = {link[:2] for link in sent}
         return sent | {link: channels for link, channels in received.items() if link[:2] not in pairs}
 
-    def vias(self) -> dict[tuple[int, int], Mapping[Via, int]]:
+    def vias(self) -> dict[tuple[int, int], Mapping[topology.Via, int]]:
         """Return the transports between each two ranks, in either direction, with the channels as bits."""
-        vias_by_pair: dict[tuple[int, int], dict[Via, int]] = {}
+        vias_by_pair: dict[tuple[int, int], dict[topology.Via, int]] = {}
         for (source, target, via), channels in self.links().items():
             pair_vias = vias_by_pair.setdefault((min(source, target), max(source, target)), {})
             pair_vias[via] = pair_vias.get(via, 0) | channels

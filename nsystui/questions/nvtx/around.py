@@ -1,7 +1,5 @@
 """NVTX ranges around an event: the open ranges of its thread, or its launching call's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

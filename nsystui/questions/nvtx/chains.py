@@ -12,7 +12,6 @@ from functools import cached_property
 import numpy as np
 
 from nsystui.base.types import Array, Ints
-from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.nvtx.loading import SmallInts, joined
 
 UNKNOWN = -1
@@ -110,6 +109,8 @@ def chained(lane: Array, name: Array, parent: Array, level: Array) -> tuple[dict
 
     The ranges of a chain keep their order. Each level takes one step: thousands of levels cost milliseconds.
     """
+    from nsystui.questions.algebra.nesting import NO_PARENT
+
     chain, chain_count = np.empty(len(lane), np.int32), 0
     for depth, rows in enumerate(rows_by_level(level)):
         above = chain[parent[rows]] if depth else lane[rows]

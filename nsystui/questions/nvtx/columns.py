@@ -3,8 +3,6 @@
 Columns of millions of ranges take hundreds of megabytes; a screen needs few.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,17 +14,8 @@ from nsystui.base.selection import Selection
 from nsystui.base.types import Array, Ints
 from nsystui.questions.algebra.nesting import NO_PARENT, tree_of
 from nsystui.questions.algebra.projection import LaunchCalls, project_parts
+from nsystui.questions.nvtx import loading
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, WHOLE, Chains, Totals, added_up, chained, narrow
-from nsystui.questions.nvtx.loading import (
-    FOLDED_LABEL,
-    LaunchCallColumns,
-    Numbers,
-    Texts,
-    by_appearance,
-    has_launches,
-    launch_parts,
-    range_parts,
-)
 from nsystui.questions.queries.captures import replays_of
 from nsystui.questions.queries.derived import in_runs
 from nsystui.store import tables
@@ -170,9 +159,9 @@ def _made(**columns: Array) -> Made:
 
 
 def _read(ranges: RangeColumns) -> Made:
-    texts, threads = Texts(), Numbers()
+    texts, threads = loading.Texts(), loading.Numbers()
     slices: dict[str, list[Array]] = {key: [] for key in ("name", "lane", "row", "start", "length", "flags")}
-    for part in range_parts(ranges.session, ranges.report, texts, FOLDED_LABEL):
+    for part in loading.range_parts(ranges.session, ranges.report, texts, loading.FOLDED_LABEL):
         flags = part.is_push_pop * PUSH_POP + part.is_open * OPEN + part.is_whole * WHOLE
         part_columns = (part.name, threads.coded(part.thread), part.row, part.start, part.end - part.start, flags)
         for values, column in zip(slices.values(), part_columns, strict=True):
@@ -186,7 +175,7 @@ def _read(ranges: RangeColumns) -> Made:
     thread_ids = np.array(list(threads.numbers), np.int64)
     thread_order = np.argsort(thread_ids)
     columns["lane"] = np.argsort(thread_order)[columns["lane"]] if len(thread_order) > 1 else columns["lane"]
-    codes, names = by_appearance(columns["name"], len(texts.numbers)), texts.texts
+    codes, names = loading.by_appearance(columns["name"], len(texts.numbers)), texts.texts
     new_codes = np.empty(len(names), np.int32)
     new_codes[codes] = np.arange(len(codes))
     columns["name"] = new_codes[columns["name"]]
@@ -215,14 +204,14 @@ def _nest(ranges: RangeColumns) -> Made:
 def _project(ranges: RangeColumns) -> Made:
     """Project the ranges onto the GPU, except ranges that ended on another thread or never."""
     start, is_whole = ranges["start"].astype(np.int64, copy=False), (ranges["flags"] & (WHOLE | OPEN)) == WHOLE
-    if not has_launches(ranges.report):
+    if not loading.has_launches(ranges.report):
         zeros = np.zeros(len(start), np.int8)
         return _made(op_count=zeros + UNKNOWN, op_time=zeros, gpu_delay=zeros, gpu_length=zeros)
     threads = ranges.threads
-    calls = launch_parts(ranges.session.part([ranges.report.index]), ranges.report, ranges.selection, threads)
+    calls = loading.launch_parts(ranges.session.part([ranges.report.index]), ranges.report, ranges.selection, threads)
     lane = np.where(is_whole, ranges["lane"], -1)
 
-    def on_lanes() -> Iterator[LaunchCallColumns]:
+    def on_lanes() -> Iterator[loading.LaunchCallColumns]:
         for part in calls:
             yield part.on_lanes(threads)
             give_back()  # otherwise, arrays of all parts are scattered in memory

@@ -30,15 +30,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.types import Ints, Query
 from nsystui.exports.metadata import pid_column, tid_column, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, events_query
-from nsystui.questions.nvtx.loading import (
-    FOLDED_LABEL,
-    LABEL,
-    NAME_SIZE,
-    PUSH_POP_TYPES,
-    START_END_TYPES,
-    STYLE,
-    last_times,
-)
+from nsystui.questions.nvtx import loading
 from nsystui.questions.nvtx.paths import NO_NODE, Folding, TreeGrouping, numbered, template
 from nsystui.questions.nvtx.tree import NvtxTree
 from nsystui.questions.queries import statistics
@@ -46,10 +38,11 @@ from nsystui.questions.queries.captures import Captures
 from nsystui.questions.queries.conditions import duration, given, job_start, where
 from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.paged import PagedAnswer
-from nsystui.questions.queries.partial_sums import ValueRows
+from nsystui.questions.queries.statistics import ValueRows
 from nsystui.questions.queries.tasks import ROLE, RankedTask, rank_of
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
+from nsystui.store.database import check_held
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -64,15 +57,15 @@ _SUMMARY_COLUMNS = (
 )
 
 
-_TYPES = (*PUSH_POP_TYPES, *START_END_TYPES)
+_TYPES = (*loading.PUSH_POP_TYPES, *loading.START_END_TYPES)
 
 
 def range_rows(selection: Selection, types: Sequence[int] = _TYPES) -> ValueRows:
     """Return ranges of event types by style and name, as `nvtx_summary` describes."""
-    table, last = tables.nvtx_ranges, last_times()
+    table, last = tables.nvtx_ranges, loading.last_times()
     length = sa.func.coalesce(table.c.end, last.c.time) - table.c.start
-    conditions = [table.c.event_type.in_(types), table.c.start.is_not(None), *where(table, selection, LABEL)]
-    keys = [STYLE.label("style"), LABEL.label("name")]
+    conditions = [table.c.event_type.in_(types), table.c.start.is_not(None), *where(table, selection, loading.LABEL)]
+    keys = [loading.STYLE.label("style"), loading.LABEL.label("name")]
     return ValueRows(table.join(last, last.c.report == table.c.report), length, keys, conditions)
 
 
@@ -92,14 +85,14 @@ def nvtx_summary(
     ``domain:text``. ``types`` are event types. Raises ExportError if the names exceed the memory limit.
     """
     table = tables.nvtx_ranges
-    name = LABEL if fold is Folding.NONE else FOLDED_LABEL
+    name = loading.LABEL if fold is Folding.NONE else loading.FOLDED_LABEL
     has_end = sa.true() if as_nsys else table.c.end.is_not(None)
     ranges = range_rows(selection, types)
     conditions = [*ranges.conditions, has_end]
-    if session.count(table) > session.limits.most_held(NAME_SIZE):
+    if session.count(table) > session.limits.most_held(loading.NAME_SIZE):
         names = session.scalar(sa.select(sa.func.approx_count_distinct(name)).where(*conditions))
         largest = max(session.reports, key=lambda report: report.count(table))
-        session.limits.check_held(largest.path, names, NAME_SIZE, "names of NVTX ranges")
+        check_held(session.limits, largest.path, names, loading.NAME_SIZE, "names of NVTX ranges")
     if fold is Folding.ALL:
         templates = {text: template(text) for (text,) in session.rows(sa.select(name).where(*conditions).distinct())}
         shared = numbered(templates)
@@ -109,7 +102,7 @@ def nvtx_summary(
         name = sa.func.coalesce(sa.select(names.c.template).where(is_same).scalar_subquery(), name, type_=sa.Text)
     ranges = ranges._replace(keys=[ranges.keys[0], name.label("name")], conditions=conditions)
     frame = statistics.summary_frame(session, ranges, _SUMMARY_COLUMNS)
-    groups = sa.select(STYLE, name).where(table.c.event_type.in_(types), has_end)
+    groups = sa.select(loading.STYLE, name).where(table.c.event_type.in_(types), has_end)
     total = len(frame) if selection.is_everything else statistics.number_of_groups(session, groups)
     return TableAnswer.of_arrays("nvtx-summary", _SUMMARY_COLUMNS, frame, total, missing_notes(session, table))
 
@@ -204,7 +197,7 @@ INSTANCE_COLUMNS = (
 
 def range_names(session: Session, limit: int) -> list[str]:
     """Return at most ``limit`` names of ranges (``domain:text``), most frequent first."""
-    name = LABEL.label("name")
+    name = loading.LABEL.label("name")
     query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(sa.func.count().desc(), name).limit(limit)
     return [str(row[0]) for row in session.rows(query)]
 
@@ -215,11 +208,11 @@ def range_instances(session: Session, selection: Selection, name: str, ranks: Se
     Start in job time, ns. A range that was never closed has no duration.
     """
     table = tables.nvtx_ranges
-    is_named = sa.or_(LABEL.in_([name]), FOLDED_LABEL.in_([name]))
+    is_named = sa.or_(loading.LABEL.in_([name]), loading.FOLDED_LABEL.in_([name]))
     query = sa.select(
         job_start(table).label("start"),
         duration(table).label("duration"),
-        STYLE.label("style"),
+        loading.STYLE.label("style"),
         rank_of(table, ranks).label("rank"),
         pid_column(table.c.process).label("pid"),
         tid_column(table.c.thread).label("tid"),

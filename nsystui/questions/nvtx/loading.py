@@ -23,19 +23,18 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.base.types import Array, Condition, Expression, Flags, Ints
 from nsystui.questions.algebra.projection import LaunchCalls
-from nsystui.questions.events.kinds import KIND_TABLES, EventKind
+from nsystui.questions.queries.conditions import label as label_of
 from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.store import tables
+from nsystui.store.database import check_held
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 SmallInts = NDArray[np.int32]
 _Arrays = TypeVar("_Arrays", bound=Any)
 
-LABEL = KIND_TABLES[EventKind.NVTX].name
-"""A range's name in SQL, as nsys writes it: ``domain:text``, or only the text in the default domain."""
-
+LABEL = label_of(tables.nvtx_ranges)
 FOLDED_LABEL = tables.nvtx_ranges.c.folded
 """`LABEL` without arguments, shapes and ids of a call."""
 
@@ -176,7 +175,7 @@ def read_ranges(
     """
     parts = []
     for part in range_parts(session, report, texts, label, end_of_open, conditions):
-        session.limits.check_held(report.path, len(texts.numbers), name_size, "names of NVTX ranges")
+        check_held(session.limits, report.path, len(texts.numbers), name_size, "names of NVTX ranges")
         parts.append(part)
     ranges = joined(parts) if len(parts) > 1 else parts[0]
     order: Ints = np.lexsort((ranges.row, ranges.start))

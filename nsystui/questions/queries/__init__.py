@@ -1,1 +1,1 @@
-"""Queries on the open reports: conditions of a selection, statistics, pages, and the registry of questions."""
+"""Queries on the open reports: conditions of a selection, statistics, pages, and questions as data."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -22,11 +21,9 @@ from nsystui.questions.queries.conditions import duration, of_reports, where
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.recording import option_advice
 from nsystui.store import tables
+from nsystui.store.remember import Arrays
 from nsystui.store.report import Report
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.remember import Arrays
 
 NO_NODE = -1
 UNRECORDED, AMBIGUOUS = -1, -2

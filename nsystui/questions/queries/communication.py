@@ -11,8 +11,6 @@ from nsystui.base.kernel_families import backend_of, is_communication
 from nsystui.base.text import few
 from nsystui.base.types import Condition, Query
 from nsystui.exports import canonical
-from nsystui.exports.nccl_calls import COMMUNICATION
-from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.queries.derived import JsonRow, of_each_report, rows_of_each_report
 from nsystui.store.remember import Arrays
 from nsystui.store.report import Report
@@ -20,6 +18,8 @@ from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
+
+    from nsystui.questions.algebra.intervals import Times
 
 
 def full_names(session: Session) -> list[str]:
@@ -73,7 +73,6 @@ def is_communication_in(session: Session, table: sa.Table) -> Condition:
 
 
 _ON_DEVICE, _PEER = 8, 10
-_CALLS = rf"^(?:{'|'.join(COMMUNICATION)})(?:\(\)|$)|^ncclGroupEnd$"
 
 
 def nccl_copies(session: Session) -> dict[int, Arrays]:
@@ -90,35 +89,36 @@ def nccl_copies(session: Session) -> dict[int, Arrays]:
 def _copies(part: Session, reports: list[Report]) -> dict[int, Arrays]:
     import sqlalchemy as sa
 
-    from nsystui.questions.queries.captures import NO_NODE, Captures
+    from nsystui.exports.nccl_calls import STARTS_WORK
     from nsystui.questions.queries.conditions import is_launched_by, of_reports
     from nsystui.store import tables
 
-    indices = {report.index for report in reports}
-    work, calls, api = tables.memory_ops.c, tables.nccl_calls.c, tables.api_calls
-    peers = sa.select(work.report).where(is_peer_copy(), of_reports(work.report, indices)).distinct()
-    copying = {index for (index,) in part.rows(peers)}
     none: Times = np.zeros(0, np.int64)
-    copies: dict[int, Arrays] = {index: {"row": none, "window": none, "call": none} for index in indices}
-    for index in copying if part.count(tables.nccl_calls) and part.count(api) else ():
-        is_call = sa.func.regexp_matches(calls.name, _CALLS, "i", type_=sa.Boolean)
+    copies: dict[int, Arrays] = {report.index: {"row": none, "window": none, "call": none} for report in reports}
+    work, calls, api = tables.memory_ops.c, tables.nccl_calls.c, tables.api_calls
+    peers = sa.select(work.report).where(is_peer_copy(), of_reports(work.report, copies)).distinct()
+    copying = {index for (index,) in part.rows(peers)}
+    if not (copying and part.count(tables.nccl_calls) and part.count(api)):
+        return copies
+    from nsystui.questions.queries.captures import NO_NODE, Captures
+
+    for index in copying:
+        is_call = sa.func.regexp_matches(calls.name, STARTS_WORK, "i", type_=sa.Boolean)
         query = sa.select(calls.thread, calls.start, calls.end, calls.row).where(is_call, calls.end.is_not(None))
         windows = part.arrays(query.where(calls.report == index).order_by(calls.start))
         (report,), launches = (item for item in reports if item.index == index), []
-        for table, condition, is_peer in (
-            (tables.kernels, tables.kernels.c.is_nccl == 1, sa.false()),
-            (tables.memory_ops, work.copy_kind.in_((_ON_DEVICE, _PEER)), is_peer_copy()),
-        ):
+        kernels = tables.kernels, tables.kernels.c.is_nccl == 1, sa.false()
+        memory_ops = tables.memory_ops, work.copy_kind.in_((_ON_DEVICE, _PEER)), is_peer_copy()
+        for table, condition, is_peer in (kernels, memory_ops):
             node = sa.func.coalesce(table.c.graph_node_id, NO_NODE).label("node")
             launch = sa.select(api.c.thread, api.c.start, api.c.end, table.c.row, is_peer.label("is_peer"))
             launch = launch.add_columns(table.c.process, node, table.c.correlation_id.label("replay"))
-            launch = launch.join_from(table, api, is_launched_by(table, api))
-            rows = part.arrays(launch.where(table.c.report == index, condition))
+            launch = launch.join_from(table, api, is_launched_by(table, api)).where(table.c.report == index)
+            rows = part.arrays(launch.where(condition))
             thread, time = Captures.of(part, report).at(rows["process"], rows["node"])
-            is_direct = thread < 0
-            rows["replay"] = np.where(is_direct, -1, rows["replay"])
+            rows["replay"] = np.where(thread < 0, -1, rows["replay"])
             captured = {"thread": thread, "start": time, "end": time}
-            launches.append(rows | {key: np.where(is_direct, rows[key], captured[key]) for key in captured})
+            launches.append(rows | {key: np.where(thread < 0, rows[key], captured[key]) for key in captured})
         (kernel_windows, _), (copy_windows, call) = (_windows_of(windows, launch) for launch in launches)
         used = np.setdiff1d(copy_windows[launches[1]["is_peer"].astype(bool)], [*kernel_windows, -1])
         is_copy, replay = np.isin(copy_windows, used), launches[1]["replay"]
@@ -130,6 +130,8 @@ def _copies(part: Session, reports: list[Report]) -> dict[int, Arrays]:
 
 def _windows_of(calls: dict[str, Any], launches: dict[str, Any]) -> tuple[Times, Times]:
     """Return the number of the window that contains each launch, and the row of its last call, or -1."""
+    from nsystui.questions.algebra.intervals import union
+
     numbers, first = np.full(len(launches["start"]), -1, np.int64), 0
     call = numbers.copy()
     for thread in np.unique(calls["thread"]).tolist():

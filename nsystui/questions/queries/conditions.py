@@ -1,7 +1,5 @@
 """The selection as SQL conditions, the same for all tables and questions."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import zip_longest
@@ -162,3 +160,9 @@ def is_launched_by(work: sa.FromClause, calls: sa.FromClause) -> Condition:
 def job_start(table: sa.FromClause) -> sa.ColumnElement[int]:
     """Select the start in job time, ns."""
     return table.c.start + table.c.clock_offset
+
+
+def label(table: sa.FromClause) -> Expression:
+    """Return the ``domain:text`` of NVTX ranges or marks as nsys writes it: in the default domain, only the text."""
+    domain = sa.func.coalesce(table.c.domain, "")
+    return sa.case((domain == "", table.c.name), else_=domain + ":" + table.c.name)

@@ -12,7 +12,6 @@ from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.exports.sources import REASONS
 from nsystui.questions.queries.mpi import DOMAIN, nvtx_reports
-from nsystui.questions.queries.recording import recording_advice, unrecorded_work
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -49,6 +48,8 @@ def _notes_on(session: Session, needed: Sequence[_Table], lacks: Callable[[Repor
 
 
 def _lacking_note(session: Session, table: _Table, lacking: Sequence[Report]) -> str:
+    from nsystui.questions.queries.recording import recording_advice
+
     is_damaged = any(table.name in report.damaged for report in lacking)
     advice = "" if is_damaged else recording_advice(session, lacking, canonical.BY_NAME[table.name])
     return f"{lack(session, table, lacking)}: {advice or 'the export is damaged; export it again'}"
@@ -113,6 +114,8 @@ def unrecorded_notes(
     session: Session, ranks: Iterable[RankedTask] | None = None, only: Collection[str] = tuple(_UNRECORDED)
 ) -> Iterator[str]:
     """Yield notes on `Breakdown.unknown`, by default of all ranks and tables."""
+    from nsystui.questions.queries.recording import unrecorded_work
+
     rank_numbers = {item.task: item.rank for item in ranks or ()}
     work = unrecorded_work(session, session.reports, only).items()
     for table in only:

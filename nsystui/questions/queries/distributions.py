@@ -4,8 +4,6 @@ A database's median keeps all values: a gigabyte for the kernels of 64 ranks. `m
 narrow classes; a second pass counts the different values in the middle classes only.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -85,9 +83,6 @@ def _decade_edges(low: float, high: float, steps: tuple[float, ...]) -> list[flo
     end = next((number for number, edge in enumerate(grid) if edge > high), len(grid) - 1)
     return grid[start : end + 1]
 
-
-MANY = 1 << 24
-"""The fewest rows for which a second pass costs less than the memory."""
 
 CLASSES_PER_OCTAVE = 64.0
 

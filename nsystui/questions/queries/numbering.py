@@ -1,7 +1,5 @@
 """The user's rank numbers: a pattern for file names, or names with their ranks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +7,6 @@ from dataclasses import dataclass, field
 from nsystui.base.errors import UsageError
 from nsystui.base.text import whole_number
 
-SOURCE = "--ranks"
 _HIGHEST = 999_999_999
 
 

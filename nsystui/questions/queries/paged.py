@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import sqlalchemy as sa
 
 from nsystui.base.answer import Answer, Column, Row, Value, adapted, for_files
 from nsystui.base.types import Query
-from nsystui.questions.queries.time_index import TimeIndex
 from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.questions.queries.time_index import TimeIndex
 
 # With fewer rows, a query for a page costs no more than a time index.
 _MANY = 50_000
@@ -160,6 +162,8 @@ class PagedAnswer:
 
     @cached_property
     def _index(self) -> TimeIndex:
+        from nsystui.questions.queries.time_index import TimeIndex
+
         assert self.time_table is not None
         return TimeIndex.of_table(self.session, self.time_table, self.query)
 

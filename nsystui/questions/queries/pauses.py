@@ -1,7 +1,5 @@
 """Pauses: times between the captures of a process, in several exports or in one (docs/ranks.md#captures)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce

@@ -1,12 +1,16 @@
-"""A question as data for the command line, the help, completion and the palette.
+"""Questions as data for the command line, the help, completion and the palette.
 
-A declaration imports heavy modules only when its question is asked. `NamedTuple`, because ``nsystui --help`` lists all
+The modules of ``questions/catalogue`` declare them in ``QUESTIONS``: a new file there adds questions everywhere. A
+declaration imports heavy modules only when its question is asked. `NamedTuple`, because ``nsystui --help`` lists all
 questions, and importing ``dataclasses`` would take a third of its time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import functools
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -159,7 +163,7 @@ class View(NamedTuple):
     descends. ``label``: its word in the view bar (default: its name). ``tables``: the canonical tables whose rows it
     shows. ``order``: its position in the tab (default: the question's). ``home``: its tab, if not the question's, and
     ``screen`` the screen that shows it, if not the tab's first. If ``needs`` names canonical tables, it is offered only
-    if at least one of them has rows. The registry fills in the defaults.
+    if at least one of them has rows. `_views` fills in the defaults.
     """
 
     name: str
@@ -294,3 +298,122 @@ def chosen_tables(text: str | None, tables: Sequence[str], default_tables: Seque
 
         raise UsageError(f"--tables {text!r}: the tables are {', '.join(tables)}, all")
     return [name for name in tables if name in names or "all" in names]
+
+
+_CATALOGUE = "nsystui.questions.catalogue"  # by name, because the questions import this room
+
+
+def _declared() -> Iterator[Question]:
+    """Yield all questions; imports a module when its questions are reached.
+
+    The first module has most commands. The last modules have nsys's own questions, which no finding names.
+    """
+    # `pkgutil` finds the same, but imports `inspect`: a tenth of the time of `nsystui --help`.
+    files = [file for folder in import_module(_CATALOGUE).__path__ for file in os.listdir(folder)]
+    names = [file.removesuffix(".py") for file in files if file.endswith(".py") and not file.startswith("_")]
+    for name in sorted(names, key=lambda name: (name.startswith("nsys"), name != "summaries", name)):
+        yield from import_module(f"{_CATALOGUE}.{name}").QUESTIONS
+
+
+@functools.cache
+def questions() -> tuple[Question, ...]:
+    """Return all questions, by their order and name."""
+    return tuple(sorted(_declared(), key=lambda question: (question.order, question.name)))
+
+
+def of_family(family: str) -> tuple[Question, ...]:
+    """Return the questions of a family, such as ``stats`` or ``recipe``; a question in "" is a command itself."""
+    return tuple(question for question in questions() if question.family == family)
+
+
+@functools.cache
+def question_named(name: str, family: str = "") -> Question:
+    """Return a question of a family. Raises KeyError if no question has the name."""
+    for question in _declared():
+        if (question.name, question.family) == (name, family):
+            return question
+    raise KeyError(name)
+
+
+def _views(questions: Iterable[Question]) -> Iterator[View]:
+    """Yield the views of questions, with the defaults of their questions."""
+    for question in questions:
+        for view in question.views or (View(question.name),):
+            yield view._replace(
+                title=view.title or question.rows.title,
+                order=view.order or question.order,
+                label=view.label or view.name,
+                home=view.home or question.rows.home,
+                screen=view.screen or view.home or question.rows.home,
+                question=question,
+            )
+
+
+@functools.cache
+def views() -> tuple[View, ...]:
+    """Return the views of all questions, in their order."""
+    return tuple(sorted(_views(questions()), key=lambda view: view.order))
+
+
+def views_of(home: str) -> tuple[View, ...]:
+    """Return the views of a tab, in their order."""
+    return tuple(view for view in views() if view.home == home)
+
+
+@functools.cache
+def view_named(name: str) -> View:
+    """Return a view on one of the `SCREENS`. Raises KeyError if no view has the name."""
+    for view in _views(_declared()):
+        if view.name == name and view.home in SCREENS:
+            return view
+    raise KeyError(name)
+
+
+def view_of_table(table: str) -> View | None:
+    """Return the view that shows the rows of a canonical table, if any."""
+    return next((view for home in SCREENS for view in views_of(home) if table in view.tables), None)
+
+
+def ask(question: Question, job: OpenJob, selection: Selection, options: Any = None) -> Answer:
+    """Answer a question as a table; if the data were not recorded, it is empty, and a note says what to record.
+
+    ``options`` defaults to the question's defaults. Raises UsageError for an unknown name.
+    """
+    from dataclasses import replace
+
+    from nsystui.base.answer import adapted
+
+    options = question.defaults() if options is None else options
+    with job.session.waiting(question.name):
+        answer = question.ask(job, selection, options)
+    if not question.needs:
+        return answer
+    missing = lacking(question, job) if not len(answer) else ()
+    notes = tuple(dict.fromkeys((*missing, *answer.notes)))
+    return replace(adapted(answer), name=question.name.replace("_", "-"), notes=notes)
+
+
+def draw_map(question: Question, job: OpenJob, selection: Selection, options: Any = None) -> RecipeMap:
+    """Return the map of a question that has a ``map``, with notes on missing data."""
+    from dataclasses import replace
+
+    assert question.map is not None
+    with job.session.waiting(question.name):
+        recipe_map = question.map(job, selection, question.defaults() if options is None else options)
+    missing = lacking(question, job) if not recipe_map.lines else ()
+    return replace(recipe_map, notes=tuple(dict.fromkeys((*missing, *recipe_map.notes))))
+
+
+def lacking(question: Question, job: OpenJob) -> tuple[str, ...]:
+    """Return a sentence for each group of tables that are empty in all exports."""
+    from nsystui.exports import canonical
+    from nsystui.questions.queries.recording import recording_advice
+
+    subject = "this export" if len(job.session.reports) == 1 else "these exports"
+    groups = [[canonical.BY_NAME[name] for name in group] for group in question.needs]
+    return tuple(
+        f"no {' or '.join(table.what for table in group)} in {subject}: "
+        + recording_advice(job.session, job.session.reports, *group)
+        for group in groups
+        if not any(job.session.count(table) for table in group)
+    )

@@ -3,8 +3,6 @@
 See docs/exports.md#empty-tables. Only this module decides what to record.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -13,9 +11,8 @@ from functools import partial
 
 from nsystui.base.selection import Task
 from nsystui.base.text import counted
-from nsystui.exports import canonical
+from nsystui.exports import EXPORT_COMMAND, canonical
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
-from nsystui.exports.forms.form import EXPORT_COMMAND
 from nsystui.questions.queries.derived import rows_of_each_report
 from nsystui.questions.queries.tasks import (
     COPYING,

@@ -1,7 +1,5 @@
 """The open reports: their origin and ranks, their tables, and nsys's messages about the capture."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -32,14 +32,14 @@ from nsystui.exports.metadata import (
 )
 from nsystui.questions.queries.derived import JsonRow, rows_of_each_report
 from nsystui.questions.queries.mpi import has_mpi
-from nsystui.questions.queries.numbering import SOURCE as GIVEN
-from nsystui.questions.queries.numbering import Numbering
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
+
+    from nsystui.questions.queries.numbering import Numbering
 
 
 COPYING = ("Memcpy", "Memset")
@@ -290,7 +290,7 @@ def _numbered(
     if given is None:
         ranks, source = _ranks(session, numbered, devices)
     else:
-        ranks, source = _given(session, _main(numbered, devices), given), GIVEN
+        ranks, source = _given(session, _main(numbered, devices), given), "--ranks"
     last = [task for task in tasks if task not in ranks]
     return ranks | {task: number for number, task in enumerate(last, max(ranks.values(), default=-1) + 1)}, source
 

@@ -4,8 +4,6 @@ Times are ns on the job's clock (`Report.job_time`). A session may be far longer
 0.3 s in a run of two minutes, so the default fits the events (docs/exports.md#time).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 

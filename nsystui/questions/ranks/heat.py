@@ -3,8 +3,6 @@
 If there are more ranks than lines, neighbours share a line: their mean, minimum or maximum, so that an odd rank shows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum

@@ -1,7 +1,5 @@
 """The overview: the facts of the job, and one row for each of its tasks."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

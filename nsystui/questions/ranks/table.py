@@ -4,8 +4,6 @@ A rank is odd by the modified z-score of Iglewicz and Hoaglin (1993), 0.6745 · 
 absolute deviation, which odd ranks hardly affect. A value is odd above 3.5.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,14 +1,11 @@
 """The multi-report recipes of Nsight Systems, each answered over all ranks of a job.
 
 See docs/numbers.md#expert-rules and docs/recipes.md#recipes. The catalogue declares them:
-`nsystui.questions.queries.registry.nsys_recipes`. They combine existing questions, so that all numbers agree.
+`nsystui.questions.queries.question.nsys_recipes`. They combine existing questions, so that all numbers agree.
 """
 
-from __future__ import annotations
-
 from nsystui.base.errors import UsageError, meant
-from nsystui.questions.queries.question import Question
-from nsystui.questions.queries.registry import of_family, question_named
+from nsystui.questions.queries.question import Question, of_family, question_named
 
 FAMILY = "recipe"
 

@@ -1,7 +1,5 @@
 """Maps of busy time: GPUs by category of work, ranks by MPI, UCX and kernels (docs/recipes.md#maps)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

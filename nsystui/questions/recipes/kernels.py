@@ -1,7 +1,5 @@
 """Kernels over all ranks: selection by name, histograms of durations, overlap with NCCL."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Maps of sampled metrics: use of GPUs, and traffic of network adapters (docs/recipes.md#maps)."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace

@@ -4,8 +4,6 @@ A delta is the time from the end of the rank's previous instance to the start of
 overlap, missing for the first.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A map, shown as a table or drawn, has a line per GPU, process or adapter.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

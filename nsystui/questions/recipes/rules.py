@@ -3,8 +3,6 @@
 See docs/numbers.md#expert-rules.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import sqlalchemy as sa
 

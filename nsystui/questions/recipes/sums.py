@@ -3,8 +3,6 @@
 All statistics are computed over the rows of all ranks together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -32,8 +30,8 @@ from nsystui.questions.nccl.summary import nccl_notes
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.nvtx.listing import nvtx_summary, range_rows
 from nsystui.questions.queries import statistics
-from nsystui.questions.queries.distributions import MANY, group_number, medians
-from nsystui.questions.queries.partial_sums import ValueRows
+from nsystui.questions.queries.distributions import group_number, medians
+from nsystui.questions.queries.statistics import MANY, ValueRows
 from nsystui.questions.queries.tasks import rank_of, selected_ranks
 from nsystui.questions.recipes.recipe import AskRecipe, RecipeOptions, of_each_rank, of_rank
 from nsystui.questions.stats.cuda_sums import kernel_rows, kernels_as_nsys

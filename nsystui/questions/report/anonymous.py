@@ -4,8 +4,6 @@ A name stays only if it is harmless: an identifier of C++ or Python for a functi
 a message. A sentence keeps this program's words and harmless names.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence

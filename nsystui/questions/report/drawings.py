@@ -1,7 +1,5 @@
 """The drawings of a job, from the numbers of tables and screens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

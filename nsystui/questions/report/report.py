@@ -4,8 +4,6 @@ Every table answers a question of the catalogue, or a command. A long table has 
 rows, and the command that prints them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,13 +16,12 @@ from nsystui.base.selection import Selection, window_flag
 from nsystui.base.text import counted
 from nsystui.base.units import format_value
 from nsystui.base.version import __version__
-from nsystui.questions.answers.answering import ask, lacking
 from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.compare import TABLES, ComparisonOptions, Side, worded
 from nsystui.questions.compare.side import with_smart_names
 from nsystui.questions.host.time_budget import caused_budgets
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.registry import question_named
+from nsystui.questions.queries.question import ask, lacking, question_named
 from nsystui.questions.queries.reports import contents_table, diagnostics_table, reports_table
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.overview import job_facts

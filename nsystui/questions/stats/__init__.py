@@ -3,17 +3,14 @@
 See docs/numbers.md#nsys-stats. `nsystui.questions.catalogue.nsys_stats` declares them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
 from nsystui.base.errors import UsageError, meant
 from nsystui.base.types import grouped
 from nsystui.exports import canonical
-from nsystui.questions.queries.question import Question
+from nsystui.questions.queries.question import Question, of_family, question_named
 from nsystui.questions.queries.recording import recording_advice
-from nsystui.questions.queries.registry import of_family, question_named
 from nsystui.store.session import Session
 
 FAMILY = "stats"

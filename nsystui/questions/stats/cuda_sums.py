@@ -27,7 +27,7 @@ from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, is_launched_by, where
 from nsystui.questions.queries.data_notes import missing_notes
 from nsystui.questions.queries.derived import of_all_reports
-from nsystui.questions.queries.partial_sums import ValueRows
+from nsystui.questions.queries.statistics import ValueRows
 from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.report import Report

@@ -3,8 +3,6 @@
 See docs/numbers.md#nsys-stats.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +18,7 @@ from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, job_end, job_start, where
 from nsystui.questions.queries.data_notes import absent_notes
 from nsystui.questions.queries.paged import PagedAnswer
-from nsystui.questions.queries.partial_sums import ValueRows
+from nsystui.questions.queries.statistics import ValueRows
 from nsystui.questions.stats.report import AskReport, ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session

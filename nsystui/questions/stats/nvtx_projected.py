@@ -1,7 +1,5 @@
 """NVTX ranges projected onto the GPU, as in ``nsys stats`` (docs/numbers.md#nsys-stats)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 

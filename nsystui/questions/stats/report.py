@@ -1,7 +1,5 @@
 """The options of a report of ``nsys stats``, and its filters by window or NVTX range."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Migrations are the memory copies of kind 11 (host to device) and 12 (device to h
 addresses in hexadecimal. Addresses have no names: the name filter applies to instructions only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

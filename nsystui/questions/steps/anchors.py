@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from nsystui.base import anchors
 from nsystui.base.kernel_families import COMMUNICATION, NCCL, OPTIMIZER, family_of
-from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
 from nsystui.base.types import Array, Expression, Flags, Ints, Labelled
 from nsystui.questions.algebra.groups import distinct
@@ -29,11 +28,9 @@ from nsystui.questions.queries.conditions import job_end, job_start, of_reports
 from nsystui.questions.queries.process_rows import rows_by_task
 from nsystui.questions.steps.task_steps import FEWEST, LEAST_COVERAGE, TaskSteps, launched_work, to_arrays
 from nsystui.store import tables
+from nsystui.store.remember import Arrays
 from nsystui.store.report import Report
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.remember import Arrays
 
 _TOLERANCE, _MIN_ALIKE = 0.1, 0.9
 """The allowed deviation from the median number of operations; the share of steps within it."""
@@ -222,6 +219,8 @@ class OperationSequence:
 
     @cached_property
     def _regular(self) -> dict[int, _Repetition]:
+        from nsystui.base.kernel_names import smart_name
+
         repetitions = {
             code: self._repetition(positions, smart_name(self.names.texts[code]))
             for code, positions in self._runs.items()
@@ -310,6 +309,8 @@ class OperationSequence:
 
         A kernel may run several times in an iteration. Iterations begin after the longest launch pauses.
         """
+        from nsystui.base.kernel_names import smart_name
+
         kernels = np.flatnonzero(self.names.is_kernel[self.code])
         counts = np.bincount(self.code[kernels], minlength=len(self.names.texts))
         pauses = np.diff(self.launch, prepend=self.launch[:1])

@@ -20,7 +20,7 @@ from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.nvtx.loading import Texts
 from nsystui.questions.queries.captures import NO_NODE
 from nsystui.questions.queries.conditions import is_launched_by, where
-from nsystui.questions.queries.partial_sums import ValueRows
+from nsystui.questions.queries.statistics import ValueRows
 from nsystui.questions.steps.task_steps import NO_STEP, launch_id_spans
 from nsystui.questions.steps.times import Steps
 from nsystui.store import tables

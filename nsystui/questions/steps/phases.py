@@ -4,14 +4,11 @@ Names of ranges decide, if they contain request counts or a phase. Otherwise the
 CUDA graphs replay most of the time.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -24,11 +21,9 @@ from nsystui.questions.queries.conditions import given, of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.steps.task_steps import NO_PHASE, TaskSteps
 from nsystui.store import tables
+from nsystui.store.remember import Arrays
 from nsystui.store.report import Report
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.remember import Arrays
 
 PHASES = PREFILL, DECODE, MIXED = ("prefill", "decode", "mixed")
 """Phases by their code in `TaskSteps.phases`: 1 if a step prefills, plus 2 if it decodes, minus 1."""

@@ -4,15 +4,13 @@ Numbers in names are ignored: ``step 0``, ``step 1`` … have one name. A name o
 three of its ranges follow one another. Layers repeat, too: see `_Candidate.is_sure`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -37,11 +35,9 @@ from nsystui.questions.steps.task_steps import (
     without_holes,
 )
 from nsystui.store import tables
+from nsystui.store.remember import Arrays
 from nsystui.store.report import Report
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.remember import Arrays
 
 _MOST, _NEARLY_ALL = 0.8, 0.9
 """The least share of the work between the first and the last range; the least share of ranges with a mark."""

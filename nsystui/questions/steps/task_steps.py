@@ -1,11 +1,9 @@
 """The steps of one task, their storage, and the GPU work launched in them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -19,11 +17,8 @@ from nsystui.questions.queries.conditions import is_launched_by, job_end, job_st
 from nsystui.questions.queries.process_rows import rows_by_task
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.store import tables
-from nsystui.store.remember import json_array, json_of
+from nsystui.store.remember import Arrays, json_array, json_of
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.remember import Arrays
 
 NO_STEP = NO_PHASE = -1
 FEWEST = 3

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,11 +30,8 @@ from nsystui.questions.steps.phases import with_phases
 from nsystui.questions.steps.ranges import named_steps, stored_steps
 from nsystui.questions.steps.task_steps import FEWEST, NO_STEP, TaskSteps, of_arrays
 from nsystui.store import tables
+from nsystui.store.remember import Arrays
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    from nsystui.store.remember import Arrays
-
 
 _NAMES = {
     NVTX: "NVTX ranges", OPTIMIZER: "optimizer kernels", COLLECTIVES: "collectives",

@@ -1,7 +1,5 @@
 """A step's critical path as a lane of consecutive pieces with their events, if any."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, replace
 

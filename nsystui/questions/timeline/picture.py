@@ -1,7 +1,5 @@
 """Lanes over a window: columns with the names of events, as lines of text and as a table."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

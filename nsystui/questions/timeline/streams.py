@@ -5,8 +5,6 @@ stream (docs/numbers.md#streams). All operations of a CUDA graph's launch in a s
 of them starts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

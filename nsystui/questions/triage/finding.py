@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from nsystui.base.answer import Answer
 from nsystui.base.selection import Task, Window, window_flag
 from nsystui.base.text import shell_word, spans
-from nsystui.questions.queries.question import SCREENS
-from nsystui.questions.queries.registry import question_named, view_named
+from nsystui.questions.queries.question import SCREENS, question_named, view_named
 
 if TYPE_CHECKING:
     from nsystui.questions.algebra.intervals import Intervals

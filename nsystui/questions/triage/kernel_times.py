@@ -7,8 +7,6 @@ means over parts of the run: one stall of many launches does not change it, and 
 affect. Both are exact and take four passes, so `tails` first selects the kernels in one pass.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,6 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
 from nsystui.base.types import Condition, Expression, Floats, Ints, Labelled, Query, grouped
 from nsystui.questions.queries.communication import communicates
@@ -48,6 +45,8 @@ class Kernel:
     @property
     def words(self) -> str:
         """``name <<<132·1·1, 384·1·1>>>`` with the smart name; without a known shape, only the name."""
+        from nsystui.base.kernel_names import smart_name
+
         if _NO_SIZE in self.shape:
             return smart_name(self.name)
         grid, block = ("·".join(map(str, part)) for part in (self.shape[:3], self.shape[3:]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +13,12 @@ from nsystui.base.selection import Task, Window
 from nsystui.base.text import few_numbers
 from nsystui.base.types import Floats, Ints
 from nsystui.questions.algebra.intervals import Intervals, Times, intersect
-from nsystui.questions.collectives.matching import Member
-from nsystui.questions.collectives.waiting import Arrivals
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.triage.case import Case, LateCause, LateRank, rank_words, time_words
 from nsystui.questions.triage.rules.input_pipeline import loading_of
+
+if TYPE_CHECKING:
+    from nsystui.questions.collectives.waiting import Arrivals
 
 _NEARLY_ALL, _MAIN = 0.9, 0.1
 """A rank is late in every step if it is in this share of the steps with at least `_MAIN` of the largest delay."""
@@ -24,6 +26,8 @@ _NEARLY_ALL, _MAIN = 0.9, 0.1
 
 def late_rank(case: Case, arrivals: Sequence[Arrivals], tasks: Sequence[Task], is_straggler: bool) -> LateRank:
     """Return the delays by step of ranks that arrive together, and the cause if they are stragglers."""
+    from nsystui.questions.collectives.waiting import Arrivals
+
     rows_late, by_step, steps = dict[tuple[Arrivals, int], Ints](), Counter[int](), case.steps.get(tasks[0])
     for batch in arrivals:
         for index in (index for index, member in enumerate(batch.group.members) if member.task in tasks):
@@ -67,6 +71,8 @@ def _excess(case: Case, batch: Arrivals, tasks: Sequence[Task], operations: Ints
 
     Before each of ``operations``, since the previous collective; or in steady steps, as in `compare.verdict`.
     """
+    from nsystui.questions.collectives.matching import Member
+
     devices = {Member(*gpu.device.key): gpu for gpu in case.devices}
     start, spent = batch.group.start, dict[Member, Floats]()
     for other, member in enumerate(batch.group.members):

@@ -30,9 +30,8 @@ from nsystui.questions.host.time_budget import (
     in_sum,
 )
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.triage.case import Case, Place, once
+from nsystui.questions.triage.case import Case, Place, kernel_mix, once, shares
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
-from nsystui.questions.triage.kernel_mix import kernel_mix, shares
 from nsystui.questions.triage.rule import BY_COMMUNICATION, BY_COMPUTE, BY_COPIES, BY_CPU, IDLE, WORK, Rule
 from nsystui.questions.triage.rules import kind_of, rules
 from nsystui.questions.triage.rules.capture import PARTIAL

@@ -1,7 +1,5 @@
 """The picture on the GPU screen: the lanes of the selected devices over a time window."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections import Counter
@@ -17,7 +15,7 @@ from nsystui.base.text import fit, safe_text
 from nsystui.base.types import Floats, grouped
 from nsystui.base.units import MISSING, format_value, numbered
 from nsystui.questions.algebra.intervals import covered_per_bin, union
-from nsystui.questions.catalogue.ranks import with_lost_work
+from nsystui.questions.capture.launch_account import with_lost_work
 from nsystui.questions.counters.network import (
     RECEIVED,
     SENT,

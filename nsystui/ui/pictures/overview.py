@@ -1,7 +1,5 @@
 """The picture on a job's overview. Only threads import this module, because its imports are heavy."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 

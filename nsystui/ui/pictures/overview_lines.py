@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
 from nsystui.base.text import counted, few, safe_text, shorten, width_of
 from nsystui.base.units import format_value
-from nsystui.questions.queries.question import SCREENS
-from nsystui.questions.queries.registry import view_of_table
+from nsystui.questions.queries.question import SCREENS, view_of_table
 from nsystui.ui import keys
 from nsystui.ui.widgets.panels import TextPart, wrapped
 from nsystui.ui.widgets.stacks import stack_cells

@@ -1,7 +1,5 @@
 """The picture on the timeline: the lanes, and the lines of the visible lanes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,12 +1,9 @@
 """Screens by name: each is imported when it is first shown."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 
-from nsystui.questions.queries.question import View
-from nsystui.questions.queries.registry import views_of
+from nsystui.questions.queries.question import View, views_of
 
 _MAKERS = {
     "rank map": "screens.rank_map:RankMapScreen", "call tree": "screens.host:CallTreeScreen",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nsystui.base.errors import MissingDataError, UsageError, reason_of
 from nsystui.base.selection import Selection, parse_numbers, window_words
 from nsystui.base.text import counted, spans
-from nsystui.questions.queries.registry import view_named
+from nsystui.questions.queries.question import view_named
 from nsystui.ui.widgets.frame import KeyLine
 from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.ui.widgets.repainting import ThrottledScreen, in_background

@@ -1,12 +1,10 @@
 """Screens behind the overview: nsys's diagnostics, the contents of the exports, the job's output, and the files."""
 
-from __future__ import annotations
-
 from nsystui.base.answer import Answer, Record, TableAnswer
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.capture.job_output import output_table
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.registry import view_of_table
+from nsystui.questions.queries.question import view_of_table
 from nsystui.questions.queries.reports import contents_table, diagnostics_table
 from nsystui.ui.pictures.overview_lines import files_answer
 from nsystui.ui.screens.table import TableScreen, TextTableScreen

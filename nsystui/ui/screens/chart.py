@@ -1,7 +1,5 @@
 """Base classes for screens with a chart over time and details below it, with and without zoom."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Framed dialogs over a screen: text, the help, and a list of options."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Sequence
 from itertools import groupby

@@ -311,7 +311,7 @@ def comparison_with(job: OpenJob, selection: Selection, text: str) -> DiffScreen
     # A text of numbers, such as ``0-3 -- 4-7``, names ranks unless a file has that name.
     if re.fullmatch(r"[\d\s,-]+", text) and not os.path.lexists(text.strip()):
         return comparison_of_ranks(job, selection, *groups_of(job, text))
-    from nsystui.store.opened import look_at
+    from nsystui.questions.job.opening import open_at
 
     try:
         names = tuple(os.path.expanduser(word) for word in shlex.split(text))
@@ -320,7 +320,7 @@ def comparison_with(job: OpenJob, selection: Selection, text: str) -> DiffScreen
     paths = discover(names)
     if not paths:
         raise UsageError("name the exports of the other job, or their folder")
-    look_at(paths[0])
+    open_at(paths[0])
     return names
 
 

@@ -1,7 +1,5 @@
 """4 GPU, efficiency: POP's factors as a tree, above a table, such as each GPU's time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any

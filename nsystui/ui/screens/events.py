@@ -1,7 +1,5 @@
 """6 Events: all events in time order, with jumps from a call to its GPU work and back."""
 
-from __future__ import annotations
-
 from asyncio import to_thread
 from collections.abc import Callable
 from functools import partial

@@ -18,7 +18,7 @@ from nsystui.base.errors import reason_of
 from nsystui.base.selection import Window
 from nsystui.base.text import counted, safe_text, shorten
 from nsystui.base.units import format_value
-from nsystui.questions.queries.registry import view_named
+from nsystui.questions.queries.question import view_named
 from nsystui.ui import keys
 from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.table import TableScreen, TextTableScreen

@@ -1,7 +1,5 @@
 """4 GPU: each GPU's utilisation over time, and tables of metrics, the network and memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar

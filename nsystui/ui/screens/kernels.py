@@ -1,7 +1,5 @@
 """2 Kernels: the kernel summary, other tables of work by name, and instances of a name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -18,8 +16,7 @@ from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.nvtx.listing import range_instances
 from nsystui.questions.queries.distributions import Distribution, distribution
 from nsystui.questions.queries.mpi import is_by_range
-from nsystui.questions.queries.question import View
-from nsystui.questions.queries.registry import view_named
+from nsystui.questions.queries.question import View, view_named
 from nsystui.questions.trace.ncu import of_name
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.events import find_partner

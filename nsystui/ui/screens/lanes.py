@@ -1,7 +1,5 @@
 """Lanes of ranks, GPUs, streams and threads over time, and a cursor with its event."""
 
-from __future__ import annotations
-
 from asyncio import to_thread
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """3 NCCL: kernels and calls by collective and message size, communicator, stream, rank or step."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
@@ -20,8 +18,7 @@ from nsystui.questions.nccl.listing import nccl_listing
 from nsystui.questions.nccl.sizes import SizeBin, bandwidth_by_size, bandwidth_curve, size_histogram
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.questions.queries.distributions import curve_places
-from nsystui.questions.queries.question import View
-from nsystui.questions.queries.registry import question_named
+from nsystui.questions.queries.question import View, question_named
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.ui.screens.kernels import EventRowsScreen, event_key
 from nsystui.ui.screens.nccl_log import log_note

@@ -1,7 +1,5 @@
 """5 NVTX: the ranges as a tree, with the GPU time of their work."""
 
-from __future__ import annotations
-
 from asyncio import to_thread
 from collections.abc import Callable, Iterable
 from itertools import pairwise

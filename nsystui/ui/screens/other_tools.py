@@ -1,7 +1,5 @@
 """Screens for other tools: the ``ncu`` command for a kernel, and a trace of the selection."""
 
-from __future__ import annotations
-
 from asyncio import to_thread
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trees in tables: rows that open and close. A screen provides the tree and the cells."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar

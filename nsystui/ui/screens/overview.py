@@ -13,7 +13,7 @@ from textual.widget import Widget
 from nsystui.base.answer import Answer, Record, TableAnswer, iter_rows
 from nsystui.base.errors import reason_of
 from nsystui.base.selection import Selection
-from nsystui.questions.queries.registry import question_named, view_of_table
+from nsystui.questions.queries.question import question_named, view_of_table
 from nsystui.ui.loading import KeptOverview
 from nsystui.ui.pictures import overview_lines as words
 from nsystui.ui.screens import screen_of

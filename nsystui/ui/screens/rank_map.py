@@ -1,7 +1,5 @@
 """The map of all ranks: a line per rank (or several), a cell per span of time or step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

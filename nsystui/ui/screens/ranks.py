@@ -1,7 +1,5 @@
 """7 Ranks: the ranks side by side, and their common collectives."""
 
-from __future__ import annotations
-
 from asyncio import to_thread
 from collections.abc import Hashable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """A question opened from the palette, usually a recipe: its table, or its map as a drawing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
@@ -10,11 +8,10 @@ from typing import Any
 from nsystui.base.answer import Answer
 from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Window
-from nsystui.questions.answers.answering import ask, draw_map, lacking
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import WORKS
 from nsystui.questions.kernels.summary import Names
-from nsystui.questions.queries.question import Question
+from nsystui.questions.queries.question import Question, ask, draw_map, lacking
 from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.recipes.recipe import RecipeMap, map_table
 from nsystui.ui.pictures.selection import span_words

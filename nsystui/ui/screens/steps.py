@@ -1,7 +1,5 @@
 """9 Steps: steps side by side, their budget, and the critical path of a step."""
 
-from __future__ import annotations
-
 from asyncio import to_thread
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

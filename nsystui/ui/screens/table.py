@@ -15,7 +15,7 @@ from nsystui.base.answer import Answer, Column, Record, Row, TableAnswer, Unit, 
 from nsystui.base.errors import reason_of
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.text import counted
-from nsystui.questions.queries.registry import views_of
+from nsystui.questions.queries.question import views_of
 from nsystui.ui.keys import MODE_OF, MOVES, ON_ROWS
 from nsystui.ui.pictures.details import Details, doors_of, event_context, row_details, with_context
 from nsystui.ui.screens.base import JobScreen, ScreenState

@@ -1,7 +1,5 @@
 """L Timeline: moves between events on the lanes of ranks, GPUs, streams and threads."""
 
-from __future__ import annotations
-
 from asyncio import to_thread
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Lanes of events over time, with names if there is room."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

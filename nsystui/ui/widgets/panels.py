@@ -1,7 +1,5 @@
 """Lines of text: styled parts, notes, a panel at the side, details below."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Sequence

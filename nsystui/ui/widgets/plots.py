@@ -1,7 +1,5 @@
 """Text that shows amounts: blocks over time, a time axis, a histogram, a plot. Plain functions, no screen."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 

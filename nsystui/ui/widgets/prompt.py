@@ -1,7 +1,5 @@
 """The line in which a user types a filter, a time or a file's name."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from rich.console import Console
 from rich.control import Control
 from textual import events, work
 from textual.await_complete import AwaitComplete
@@ -23,9 +24,6 @@ from textual.widget import Widget
 
 from nsystui.base import terminal
 from nsystui.base.errors import reason_of
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _Result = TypeVar("_Result")
 Other = TypeVar("Other")

@@ -4,8 +4,6 @@ A cell is a glyph, its category and the category behind it; each may be empty. A
 level, ``nccl:3``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

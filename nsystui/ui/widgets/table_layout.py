@@ -1,7 +1,5 @@
 """Lays an answer's rows out as lines of a given width. Knows no Textual."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence

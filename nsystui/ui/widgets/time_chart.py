@@ -3,8 +3,6 @@
 A key repaints changed cells: Textual would send each line up to its last changed cell, 5 KB per key for sixteen lanes.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ A trace is read in bounded memory, and written as nsys would have written it: `r
 docs/exports.md#pytorch.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

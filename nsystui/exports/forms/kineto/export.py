@@ -1,7 +1,5 @@
 """The export that a trace becomes: only tables and columns that nsystui reads and a trace can fill."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Mapping
 from operator import itemgetter

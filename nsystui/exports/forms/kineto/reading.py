@@ -1,7 +1,5 @@
 """The events of a trace in order, and the facts before and after them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from nsystui.base.errors import ExportError
-from nsystui.base.inputs import opened
+from nsystui.base.files import opened
 from nsystui.exports.forms.form import Advance
 
 _LIMIT = 1 << 62

@@ -1,7 +1,5 @@
 """The rules of triage: functions that `rule` decorates in the modules named here."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 

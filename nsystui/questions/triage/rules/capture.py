@@ -1,7 +1,5 @@
 """Problems of the capture: lost events, missing data, API errors, the profiler's own work."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

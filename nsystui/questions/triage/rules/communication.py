@@ -11,26 +11,25 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.kernel_families import COPIES_BACKEND
-from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import counted, few
 from nsystui.base.units import format_value, numbered
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Times, union
-from nsystui.questions.collectives.matching import Member
-from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, late_together, lateness
 from nsystui.questions.gpu.device_time import DeviceIntervals, total
-from nsystui.questions.nccl.bandwidth import launched_in_steps
-from nsystui.questions.nccl.grouping import NcclProperty, selected
-from nsystui.questions.nccl.summary import nccl_summary
-from nsystui.questions.nccl.verdict import UNKNOWN
 from nsystui.questions.queries.recording import sizes_advice
 from nsystui.questions.queries.tasks import world_size
-from nsystui.questions.ranks.partings import differences
-from nsystui.questions.timeline.streams import stream_times
-from nsystui.questions.triage.case import Case, LateCause, Place, bytes_words, once, rank_words, time_words
+from nsystui.questions.triage.case import (
+    Case,
+    LateCause,
+    Place,
+    by_framework,
+    bytes_words,
+    once,
+    rank_words,
+    time_words,
+)
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.kernel_times import kernel_launches
 from nsystui.questions.triage.lateness import late_rank
 from nsystui.questions.triage.rule import BY_COMMUNICATION, WORK, FindingKind, rule
@@ -40,6 +39,8 @@ from nsystui.store import tables
 if TYPE_CHECKING:
     import pandas as pd
 
+    from nsystui.questions.collectives.matching import Member
+    from nsystui.questions.collectives.waiting import Arrivals, Lateness
     from nsystui.questions.triage.case import LateRank, RankCompute
 
 
@@ -118,6 +119,8 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     """
     if len(case.job.ranks) < 2:
         return [NotChecked("straggler", "needs the exports of at least two ranks of one job")]
+    from nsystui.questions.collectives.waiting import SYNCHRONOUS, Arrivals, late_together, lateness
+
     # The selection may lack the late rank.
     arrivals = [
         Arrivals.of(group, case.scope.window)
@@ -127,6 +130,8 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     lateness_by_task = lateness(arrivals)
     if not lateness_by_task:
         return [NotChecked("straggler", f"needs NCCL kernels ({', '.join(SYNCHRONOUS)}) that the ranks share")]
+    from nsystui.questions.collectives.matching import Member
+
     members = sorted(set[Member]().union(*(arrival.group.members for arrival in arrivals)))
     lost = _lost(case, arrivals, members, late := late_together(arrivals))
     caused, suffered = (dict.fromkeys(lateness_by_task, 0) for _ in range(2))
@@ -147,6 +152,9 @@ def _lost(
     case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member], late: Sequence[Sequence[Task]]
 ) -> dict[Sequence[Task], dict[Place, int]]:
     """Return what each selected member that waits for late tasks loses, ns."""
+    from nsystui.questions.collectives.matching import Member
+    from nsystui.questions.collectives.waiting import NOBODY
+
     late_indices = {task: index for index, tasks in enumerate(late) for task in tasks}
     spans: dict[Member, list[tuple[Times, Times, Times]]] = {member: [] for member in members}
     for arrival in arrivals:
@@ -335,6 +343,8 @@ def _slower(case: Case, late: Sequence[Task], part: Collection[Task], words: str
 
 def _slower_kernel(case: Case, late: Sequence[Task], of_part: Collection[Task]) -> str:
     """Return the short name of the only kernel that takes longer on ``late`` tasks of a part, or nothing."""
+    from nsystui.base.kernel_names import smart_name
+
     times: dict[str, Counter[Task]] = {}
     for launches in kernel_launches(case):
         times.setdefault(smart_name(launches.kernel.name), Counter())[launches.task] += launches.total
@@ -369,6 +379,10 @@ def _clock_words(case: Case, late: Sequence[Task], gpu: str) -> str:
 )
 def different_collectives(case: Case) -> Sequence[Finding | NotChecked]:
     """Find ranks that run fewer or more collectives than other ranks of their communicator (docs/ranks.md#matching)."""
+    if len(case.job.busy(Selection()).devices) < 2:
+        return []
+    from nsystui.questions.ranks.partings import differences
+
     differing = [item for item in differences(case.job, case.step_name) if item[1] in case.rank_of.values()]
     if not differing:
         return []
@@ -406,6 +420,10 @@ _WAITING = ("straggler", "imbalance")
 _EXPOSED = FindingKind("exposed-communication", "exposed communication", BY_COMMUNICATION, symptom_of=_WAITING)
 
 
+_OF_KERNELS = "kernels", ", including waits for late ranks"
+_OF_COPIES = "copies", ", and waits for late ranks before the copies are not recorded"
+
+
 @rule(90, WORK, _EXPOSED, FindingKind("communication", parts=BY_COMMUNICATION))
 def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)| (docs/numbers.md#exposed-time)."""
@@ -415,6 +433,9 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     is_exposed = case.percent(cost) >= limits.exposed_percent and case.blocks(BY_COMMUNICATION, limits.exposed_percent)
     if not is_exposed and case.percent(case.mean([case.spent.nccl])) < limits.communication_percent:
         return []
+    from nsystui.questions.nccl.grouping import NcclProperty
+    from nsystui.questions.nccl.summary import nccl_summary
+
     evidence = nccl_summary(job, case.scope, job.pairing(), (NcclProperty.COLLECTIVE,))
     kernels = evidence.frame().loc[lambda frame: frame["what"] == "kernel"]
     top = kernels.sort_values("exposed" if is_exposed else "total", ascending=False, kind="stable")
@@ -423,11 +444,8 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     measured = f"Time of {name} kernels that no other kernel of the GPU overlaps. The mean is over the GPUs."
     share, door = 100 * case.spent.exposed_nccl / case.spent.nccl, Door("nccl", by="collective", sort="exposed_ns")
     if is_exposed:
-        are_copies = (top["backend"] == COPIES_BACKEND).all()
+        work, waits = _OF_COPIES if (top["backend"] == COPIES_BACKEND).all() else _OF_KERNELS
         most, main = "Most" if len(top) > 1 else "All", _collective(top["collective"].iloc[0])
-        work, waits = ("kernels", ", including waits for late ranks")
-        if are_copies:
-            work, waits = "copies", ", and waits for late ranks before the copies are not recorded"
         sentence = (
             f"Exposed {name} {work} cost {time_words(cost)} per GPU ({share:.0f} % of all {name} time){waits}."
             f"{case.blocking_words(BY_COMMUNICATION)} {most} of the exposed time is in {main} ({calls})."
@@ -453,6 +471,8 @@ def _advice(case: Case, kernels: pd.DataFrame, share: float) -> Advice:
     if not case.spent.kernels and not case.spent.graph:
         first = "First fix any straggler" if len(case.ranks) > 1 else "Open all ranks to see which rank arrives late"
         return Advice(f"{first}. Then use larger messages or faster links (`nsystui nccl --by size`).", _NOTHING_ELSE)
+    from nsystui.questions.timeline.streams import stream_times
+
     times = stream_times(case.job.session, case.scope)
     shared = {key: nccl for key, (_, compute, nccl, _) in times.items() if 20 * compute > nccl > 0}
     if share >= _SERIAL and 2 * sum(shared.values()) >= sum(nccl for _, _, nccl, _ in times.values()):
@@ -476,6 +496,8 @@ def _advice(case: Case, kernels: pd.DataFrame, share: float) -> Advice:
 
 def _calls(case: Case, row: dict[str, object]) -> str:
     """Return ``8 AllReduce a step (25 MiB each, skew: rank 3)``; without steps, the number of all calls."""
+    from nsystui.questions.nccl.verdict import UNKNOWN
+
     count = int(str(row["count"]))
     per_step = _per_step(case, row["collective"])
     name = _collective(row["collective"])
@@ -493,6 +515,8 @@ def _collective(name: object) -> str:
 
 @once
 def _calls_in_steps(case: Case) -> Mapping[str | None, int]:
+    from nsystui.questions.nccl.bandwidth import launched_in_steps
+
     return launched_in_steps(case.job.pairing(), case.job.steps(case.step_name), case.scope)
 
 
@@ -516,6 +540,8 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
         return has_no_sizes
     if case.percent(case.mean([case.spent.exposed_nccl])) < case.thresholds.small_message_percent:
         return []  # all exposed messages together cost less
+    from nsystui.questions.nccl.grouping import NcclProperty, selected
+
     kernels = selected(case.job.pairing().kernels, case.scope)
     sizes = kernels["message_size"]
     if not sizes.notna().any():
@@ -537,6 +563,8 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
         "A small message costs latency whatever its size: ten messages in one call cost as much as one message.",
     )
     job, keys = case.job, (NcclProperty.COLLECTIVE, NcclProperty.SIZE)
+    from nsystui.questions.nccl.summary import nccl_summary
+
     evidence = nccl_summary(job, case.scope, job.pairing(), keys)
     measured = "The shortest duration of each kernel over the ranks (no waiting), as far as no other kernel hides it."
     door = Door("nccl", by="collective,size")

@@ -1,7 +1,5 @@
 """Copies and memsets: synchronous, pageable, staged over the host, back and forth, and exposed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,9 +26,8 @@ from nsystui.questions.memory.host_copies import (
     mostly,
 )
 from nsystui.questions.queries.conditions import duration, where
-from nsystui.questions.triage.case import REMARKED, Case, Place, Spans, bytes_words, spans, time_words
+from nsystui.questions.triage.case import REMARKED, Case, Place, Spans, by_framework, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, BY_MIGRATIONS, WORK, FindingKind, rule
 from nsystui.questions.triage.rules.memory import migration_advice
 from nsystui.store import tables

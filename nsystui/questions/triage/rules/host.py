@@ -1,7 +1,5 @@
 """Long idle gaps of the GPUs, start-up and tail, and the launching threads' work meanwhile."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,10 +17,9 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, mer
 from nsystui.questions.gpu.graph_gaps import unseen_host_functions
 from nsystui.questions.host import causes
 from nsystui.questions.host.attribution import attribute
-from nsystui.questions.host.causes import Cause, shown_times
-from nsystui.questions.host.gaps import CAUSE_COLUMNS, STARTUP, TAIL, cause_cells, idle_time
+from nsystui.questions.host.causes import CAUSE_COLUMNS, Cause, shown_times
 from nsystui.questions.host.host_work import HostWork, host_work
-from nsystui.questions.host.idle_spans import IdleSpan, over_ranks
+from nsystui.questions.host.idle_spans import STARTUP, TAIL, IdleSpan, over_ranks
 from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, gil_of
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum, without_numbers
 from nsystui.questions.queries.recording import option_advice
@@ -182,7 +179,7 @@ def _blocked(case: Case, during: Mapping[Task, Intervals], accepts: Callable[[Ca
 def _blocked_host_finding(
     case: Case, name: str, blocked: _Blocked, sentence: str, advice: Advice, measured: str, gist: str
 ) -> Finding:
-    rows: list[Row] = [(rank, time, *cause_cells(cause)) for (rank, cause), time in blocked.times.items()]
+    rows: list[Row] = [(rank, time, *cause.cells) for (rank, cause), time in blocked.times.items()]
     rows.sort(key=lambda row: (-int(str(row[1])), str(row)))
     cost, ranks = case.mean(blocked.times.values()), tuple(sorted({rank for rank, _ in blocked.times}))
     evidence = (_BLOCKED_HOST_COLUMNS, rows)
@@ -485,6 +482,8 @@ def start_and_end(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
+    from nsystui.questions.host.gaps import idle_time
+
     idle = idle_time(case.job, case.scope, case.step_name, parts=(part,), min_length=LONG_GAP)
     times: Counter[tuple[str, str]] = Counter()
     kinds: Counter[str] = Counter()

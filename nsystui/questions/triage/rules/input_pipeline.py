@@ -1,7 +1,5 @@
 """GPUs that wait for input: long gaps in a data loader's range, or between steps."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -28,9 +26,8 @@ from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.steps.task_steps import TaskSteps
-from nsystui.questions.triage.case import Case, LateCause, Place, by_place, once, spans, time_words
+from nsystui.questions.triage.case import Case, LateCause, Place, by_framework, by_place, once, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
-from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_CPU, HOST_ACTIVITY, IDLE, FindingKind, rule
 from nsystui.store import tables
 

@@ -1,7 +1,5 @@
 """Kernels that another choice would avoid: precision, layout changes, unfused pointwise kernels."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,10 +19,8 @@ from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.time_index import TimeIndex
 from nsystui.questions.queries.time_window import report_at
-from nsystui.questions.stats.cuda_sums import NO_RANGE, LaunchRanges
-from nsystui.questions.triage.case import Case, time_words
+from nsystui.questions.triage.case import MIX_COLUMNS, Case, NameWork, by_framework, kernel_mix, shares, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
-from nsystui.questions.triage.kernel_mix import COLUMNS, NameWork, by_framework, kernel_mix, shares
 from nsystui.questions.triage.rule import BY_COMPUTE, FindingKind, rule
 from nsystui.store import tables
 
@@ -71,7 +67,7 @@ def precision(case: Case) -> Sequence[Finding | NotChecked]:
     )
     measured = "Upper limit of what the ratio of the peaks would save of the time of these kernels. Mean over the GPUs."
     sentence = _sentence(case, sum(work.time for work in mix), works, slow, cost)
-    door, evidence = Door("kernels", by="precision"), (COLUMNS, slow)
+    door, evidence = Door("kernels", by="precision"), (MIX_COLUMNS, slow)
     return [case.finding("precision", sentence, advice, door, cost, measured, evidence)]
 
 
@@ -137,7 +133,7 @@ def layout_changes(case: Case) -> Sequence[Finding]:
         reason = "Tensor cores convolve NHWC, so cuDNN converts every NCHW tensor and converts the result back."
         advice = Advice(f"Keep model and inputs in one layout: {layout}.", reason)
     measured = "Sum of the durations of these kernels (by name): an upper limit. Mean over the GPUs."
-    door, evidence = Door("kernels", filter=_FILTER), (COLUMNS, works)
+    door, evidence = Door("kernels", filter=_FILTER), (MIX_COLUMNS, works)
     return [case.finding("layout-changes", sentence, advice, door, cost, measured, evidence)]
 
 
@@ -308,6 +304,8 @@ def _changes(columns: Iterable[Array]) -> Flags:
 
 def _range(case: Case, chains: Sequence[tuple[int, ...]]) -> str:
     """Return the innermost NVTX range that launched most of the chains, if any; empty if there are many kernels."""
+    from nsystui.questions.stats.cuda_sums import NO_RANGE, LaunchRanges
+
     reports, rows = (np.array([chain[column] for chain in chains], np.int64) for column in (0, 2))
     part = case.job.session.part(sorted(set(reports.tolist())))
     if part.count(tables.kernels) > _MAX_KERNELS:

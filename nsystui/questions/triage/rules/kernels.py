@@ -1,7 +1,5 @@
 """Times of kernels: a dominant kernel, tensor activity, pace during the run, outliers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +9,11 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, RANK, Column, Row, TableAnswer, Unit
-from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import counted, shorten
 from nsystui.exports import canonical
 from nsystui.questions.blocking.dependencies import MIGRATIONS
 from nsystui.questions.gpu.metrics import MetricSource, metric_lanes, metric_sources
-from nsystui.questions.kernels.summary import Names, kernel_summary
 from nsystui.questions.queries.communication import communicates
 from nsystui.questions.queries.conditions import duration, job_start, of_reports, where
 from nsystui.questions.queries.derived import of_all_reports
@@ -35,6 +31,8 @@ _DOOR = Door("kernels")
 @rule(240, frozenset({"kernels"}), FindingKind("dominant-kernel"))
 def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
     """Find a kernel (full name with template arguments) with most of the compute time."""
+    from nsystui.base.kernel_names import smart_names
+
     table = tables.kernels
     session = case.job.session
     if not session.count(table):
@@ -65,6 +63,8 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
         f"({counted(count, 'launch')})."
     )
     advice = Advice("Profile this kernel with Nsight Compute (ncu).", "No other kernel can save as much time.")
+    from nsystui.questions.kernels.summary import Names, kernel_summary
+
     evidence = kernel_summary(session, case.scope, Names.SMART)
     measured = "Time in which launches of this kernel run. Mean over the GPUs."
     line, severity = f"{shorten(short_name, 30)}: {share:.0f} % of kernel time", Severity.INFO

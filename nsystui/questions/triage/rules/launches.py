@@ -1,9 +1,7 @@
 """Short idle gaps: late launches, launch-bound stretches, synchronising calls."""
 
-from __future__ import annotations
-
+from collections import namedtuple
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -19,9 +17,8 @@ from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports, where
 from nsystui.questions.queries.process_rows import rows_by_gpu
-from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, rank_words, spans, time_words
+from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, by_framework, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_CPU, BY_LAUNCHES, IDLE, FindingKind, rule
 from nsystui.questions.triage.rules.once import OVERHEAD_ADVICE, overhead_in
 from nsystui.store import tables
@@ -242,16 +239,7 @@ _LAUNCH_BOUND_COLUMNS = (
 )  # fmt: skip
 
 
-class _Stretch(NamedTuple):
-    rank: int
-    device: int
-    start: int
-    duration: int
-    kernels: int
-    median: float
-    busy: int
-    waited: int
-    late: int
+_Stretch = namedtuple("_Stretch", "rank device start duration kernels median busy waited late")
 
 
 @rule(150, IDLE | {"api_calls"}, FindingKind("launch-bound", "launch-bound stretches", BY_LAUNCHES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -21,17 +22,17 @@ from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.causes import ALLOCATING, ALLOCATIONS
 from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.host.time_budget import steady_start
-from nsystui.questions.memory.gpu_allocations import AT_PEAK, allocation_table
-from nsystui.questions.memory.gpu_memory import ON_DEVICE, DevicePeak, device_peaks
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.time_window import report_at
-from nsystui.questions.triage.case import CUDA_TABLES, Case, bytes_words, rank_words, spans, time_words
+from nsystui.questions.triage.case import CUDA_TABLES, Case, by_framework, bytes_words, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_CPU, BY_MIGRATIONS, IDLE, WORK, FindingKind, rule
 from nsystui.questions.triage.rules.launches import idle_after
 from nsystui.questions.triage.rules.once import CALL_COLUMNS, HOST_CALLS, longest_calls
 from nsystui.store import tables
+
+if TYPE_CHECKING:
+    from nsystui.questions.memory.gpu_memory import DevicePeak
 
 
 def advice(case: Case) -> Advice:
@@ -165,6 +166,8 @@ def device_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """Find GPU memory use close to the size of the device, and failed allocations (docs/numbers.md#gpu-memory)."""
     if not case.job.session.count(tables.gpu_memory):
         return [NotChecked("memory-full", f"needs {canonical.GPU_MEMORY.what}: {case.record(canonical.GPU_MEMORY)}")]
+    from nsystui.questions.memory.gpu_memory import device_peaks
+
     peaks = device_peaks(case.job, case.scope)
     if not peaks:
         return [NotChecked("memory-full", "needs the memory size of the GPUs: the exports do not have it")]
@@ -201,6 +204,9 @@ def _failures(case: Case) -> str:
 
 
 def _device_memory_finding(case: Case, full: Sequence[DevicePeak], gpus: int, failures: str) -> Finding:
+    from nsystui.questions.memory.gpu_allocations import AT_PEAK, allocation_table
+    from nsystui.questions.memory.gpu_memory import ON_DEVICE
+
     worst = full[0]
     percent = 100 * worst.peak / worst.total
     is_warning = percent >= case.thresholds.memory_full or failures

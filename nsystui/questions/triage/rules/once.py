@@ -1,7 +1,5 @@
 """One-time costs: compilers, first uses of CUDA."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, pairwise

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -18,7 +18,6 @@ from nsystui.base.types import Array, Floats
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
-from nsystui.questions.host.mpi_exchanges import Pair, exchanges
 from nsystui.questions.queries.conditions import duration, job_end, job_start, where
 from nsystui.questions.queries.mpi import has_mpi, mpi_rows
 from nsystui.questions.queries.tasks import RankedTask
@@ -38,6 +37,9 @@ from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, 
 from nsystui.questions.triage.kernel_times import FEWEST, Kernel, KernelLaunches, kernel_launches
 from nsystui.questions.triage.rule import BY_COMMUNICATION, BY_CPU, IDLE, FindingKind, rule
 from nsystui.store import tables
+
+if TYPE_CHECKING:
+    from nsystui.questions.host.mpi_exchanges import Pair
 
 _BLOCKING = (
     "MPI_(Wait|Probe|Mprobe|Recv|Mrecv|Send|Ssend|Rsend|Bsend|Sendrecv|Barrier|Bcast|Gather|Scatter|Allgather|"
@@ -84,8 +86,7 @@ _MpiWaitsRow = tuple[int, str | None, int, int, int, str | None, int | None]
 def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find blocking MPI calls in which a GPU has nothing to do: |U(blocking calls) \ U(GPU work)| of a rank.
 
-    Without GPU work, the cost is all time in these calls: the mean over the ranks. See
-    docs/triage.md#collectives-and-communication.
+    Without GPU work, the cost is the mean of all time in these calls (docs/triage.md#collectives-and-communication).
     """
     if not has_mpi(case.job.session):
         return [NotChecked("mpi-waits", f"needs MPI calls: {case.record(canonical.MPI_CALLS)}")]
@@ -99,8 +100,9 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     cost = round(sum(waited[item].length for item in judged) / max(len(judged), 1))
     if not judged or case.percent(cost) < case.thresholds.mpi_percent:
         return []
-    pairs = exchanges(case.job.session, case.scope)
-    rows = _rows(case, table, waited, calls, pairs)
+    from nsystui.questions.host.mpi_exchanges import exchanges
+
+    rows = _rows(case, table, waited, calls, pairs := exchanges(case.job.session, case.scope))
     line = f"most time in {max(rows, key=lambda row: row[2])[5]}"
     sentence = (
         f"Blocking MPI calls {'leave the GPU idle for' if on_gpus else 'take'} {time_words(cost)} per rank "

@@ -1,7 +1,5 @@
 """Steps: slow steps, drift, host-to-device copies, and phases of inference that the host bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -14,7 +12,6 @@ from nsystui.base.text import counted, few
 from nsystui.base.types import Flags, Floats, Ints
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
 from nsystui.questions.blocking.parts import PARTS
-from nsystui.questions.blocking.phase_table import budget_of_phases, is_host_bound
 from nsystui.questions.host.causes import NOTHING
 from nsystui.questions.host.host_work import host_work
 from nsystui.questions.host.idle_spans import IdleSpan, longest_first, spans_of
@@ -346,6 +343,8 @@ def host_bound(case: Case) -> Sequence[Finding | NotChecked]:
     codes = {PHASES[code]: code for gpu in case.budgets for code in set(gpu.phases.tolist()) if 0 <= code < len(PHASES)}
     if not codes:
         return []
+    from nsystui.questions.blocking.phase_table import budget_of_phases, is_host_bound
+
     table = budget_of_phases(case.job, case.scope, case.step_name)
     rows = {str(row["phase"]): row for row in table.records()}
     bound = {phase: rows[phase] for phase in codes if phase in rows and is_host_bound(rows[phase], phase)}

@@ -1,10 +1,13 @@
-"""Partial files: temporary names identify the writing process, so that files of killed processes can be removed. Also a
-check whether another user can have written to a directory."""
+"""Files: readers of users' files, and partial files.
 
-from __future__ import annotations
+Only regular files are read, because a pipe can block and a device has no end. The temporary name of a partial file
+identifies the process that writes it, so that files of killed processes can be removed.
+"""
 
+import errno
 import functools
 import hashlib
+import json
 import os
 import platform
 import re
@@ -13,12 +16,49 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 PARTIAL = ".partial-"
 """The prefix of temporary names."""
 
 _NAME = re.compile(re.escape(PARTIAL) + r"([0-9a-f]{8})-([0-9]+)-")
+
+
+def opened(path: str | os.PathLike[str], buffering: int = -1, is_pipe_allowed: bool = False) -> Any:
+    """Open a regular file like ``open(path, "rb", buffering)``. Raises OSError for any other kind of file.
+
+    With ``is_pipe_allowed``, also opens a pipe, which is empty if no process has it open for writing.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if is_pipe_allowed and stat.S_ISFIFO(mode):
+            os.set_blocking(descriptor, True)
+        elif not stat.S_ISREG(mode):
+            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+            raise OSError(number, os.strerror(number) if stat.S_ISDIR(mode) else "not a regular file", os.fspath(path))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return open(descriptor, "rb", buffering)
+
+
+def text_of(path: str | os.PathLike[str], limit: int = 64 << 20) -> str:
+    """Return the text of a file. Raises UnicodeDecodeError, or OSError, also if it exceeds ``limit`` bytes."""
+    with opened(path) as file:
+        data: bytes = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit:,} bytes", os.fspath(path))
+    return data.decode()
+
+
+def json_in(text: str | bytes) -> Any:
+    """Parse JSON text. Raises ValueError, also if values are nested too deep or a number is too long."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("its values are nested too deep") from None
 
 
 def partial_name(ending: str = "") -> str:
