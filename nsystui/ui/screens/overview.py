@@ -18,7 +18,7 @@ from nsystui.ui.loading import KeptOverview
 from nsystui.ui.pictures import overview_lines as words
 from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.findings import NOT_CHECKED, FindingScreen, FindingsTable, NotCheckedScreen, findings_answer
-from nsystui.ui.screens.rank_comparison import RankComparison
+from nsystui.ui.screens.rank_comparison import ComparableRanksScreen
 from nsystui.ui.screens.table import TablesScreen
 from nsystui.ui.widgets.panels import PartLines, TextPart
 from nsystui.ui.widgets.repainting import in_background
@@ -61,7 +61,7 @@ _MAX_REMARKS = 8
 """The minimum lines of remarks, even if the tables are full, and the maximum."""
 
 
-class OverviewScreen(TablesScreen):
+class OverviewScreen(TablesScreen, ComparableRanksScreen):
     """The first screen, painted before anything heavy is imported.
 
     It has three tables: the findings, computed last and in the background; the ranks; and the kernels, or the recorded
@@ -76,7 +76,6 @@ class OverviewScreen(TablesScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.comparison = RankComparison(self)
         self.picture: OverviewPicture | None = None
         self.idle: IdlePicture | None = None
         self._idle_asked: object = None
@@ -433,7 +432,7 @@ class OverviewScreen(TablesScreen):
 
     def action_compare(self) -> None:
         has_rank = self.table is self.ranks and self.picture is not None
-        self.comparison.mark(self.ranks.current_values.get("rank") if has_rank else None)
+        self.compare_rank(self.ranks.current_values.get("rank") if has_rank else None)
 
     def action_behind(self, name: str) -> None:
         """Open a table behind the overview: diagnostics, files or contents."""
