@@ -111,12 +111,9 @@ class ZoomableChartScreen(ChartScreen):
         """The position in the current selection; at first, all of the selection is in view."""
         return self._positions.get(self.selection, Position())
 
-    def move_to(self, **changes: Any) -> None:
-        self._positions[self.selection] = replace(self.position, **changes)
-
-    def take_position(self, selection: Selection, **changes: Any) -> None:
-        """Use the current position, with changes, in another selection."""
-        self._positions[selection] = replace(self.position, **changes)
+    def move_to(self, selection: Selection | None = None, **changes: Any) -> None:
+        """Change the position in the current selection, or use the changed position in another selection."""
+        self._positions[selection or self.selection] = replace(self.position, **changes)
 
     def state(self) -> ScreenState:
         """Return the state that going back restores, with the positions in all selections."""
@@ -138,25 +135,19 @@ class ZoomableChartScreen(ChartScreen):
         """The time under the cursor, ns."""
         raise NotImplementedError
 
-    @property
-    def columns(self) -> int:
-        """The number of columns of the chart; a column is at least 1 ns."""
-        width: int = self.chart.chart_width
-        return width
-
     def action_zoom(self, direction: int) -> None:
         """Zoom in (1) or out (-1) around the cursor."""
         base, reason = self.base, self.why_empty()
         if base is None or reason:
             self.say(reason)
             return
-        view = self.view or base
-        if direction > 0 and view.end - view.start <= self.columns:
+        view, columns = self.view or base, self.chart.chart_width  # a column is at least 1 ns
+        if direction > 0 and view.end - view.start <= columns:
             self.say("a column is 1 ns already")
         elif direction < 0 and self.view is None:
             self.say("this is all of the selection: Esc goes back to the previous one")
         else:
-            self.look_at(zoomed(view, base, self.time, direction > 0, self.columns), self.time)
+            self.look_at(zoomed(view, base, self.time, direction > 0, columns), self.time)
 
     @on(TimeChart.Wheel)
     def _wheel(self, message: TimeChart.Wheel) -> None:

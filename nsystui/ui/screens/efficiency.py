@@ -88,7 +88,6 @@ class EfficiencyScreen(TableScreen):
     PARAMETERS = ("what", "useful")
     MODE_KEY = "4"
     SCREEN = "efficiency"
-    STATE = (*TableScreen.STATE, "what", "useful")
     ELASTIC = "rank"
     PLACES = ("efficiency", "table", "everywhere")
     NO_TIME = "these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy"

@@ -44,28 +44,25 @@ _CATEGORIES = {
 class EventsScreen(TableScreen):
     """The list of events, with the cursor on an event (``target``) if another screen jumps to it."""
 
-    PARAMETERS = ("chosen", "_jumps")
+    PARAMETERS = ("chosen", "_jump")
     COUNTED = "events"
     ORDER = ("start", False)
     MODE_KEY = "6"
     PLACES = ("events", "table", "everywhere")
-    STATE = (*TableScreen.STATE, "chosen", "searched")
+    STATE = (*TableScreen.STATE, "searched")
     BACKGROUND = True
 
-    def __init__(self, target: EventKey | None = None) -> None:
-        super().__init__()
-        self.target = target
-        self._jumps = 0
-        self.chosen: tuple[EventKind, ...] = ()
-        self.searched: NameFilter | None = None
+    target: EventKey | None = None
+    chosen: tuple[EventKind, ...] = ()
+    searched: NameFilter | None = None
+    _jump: object = None  # differs for each jump
 
     def show_event(self, key: EventKey) -> None:
         """Move the cursor to an event, by time; list all kinds if its kind is not listed."""
         self.target, self._sort = key, None
         if self.chosen and key.kind not in self.chosen:
             self.chosen = ()
-        self._jumps += 1
-        self.job_changed()
+        self.ask_with(_jump=object())
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[EventList, int | None]:
         events = job.once(
@@ -80,7 +77,7 @@ class EventsScreen(TableScreen):
             if position is None:
                 self.say("that event is outside the selection: T and an empty line select all time")
             else:
-                self.table.move_to(position)
+                self.table.cursor_row = position
             self.target = None
 
     def row_category(self, values: Record) -> str | None:
@@ -120,8 +117,7 @@ class EventsScreen(TableScreen):
     open_row = action_partner
 
     def action_ncu(self) -> None:
-        key = self.event_here()
-        show_ncu_commands(self, ncu_of_event(key) if key is not None else "there is no event here")
+        show_ncu_commands(self, ncu_of_event(self.event_here(), "there is no event here"))
 
     action_trace = export_trace
 
@@ -180,4 +176,4 @@ class EventsScreen(TableScreen):
         if index is None:
             self.say(reason)
         else:
-            self.table.move_to(index)
+            self.table.cursor_row = index

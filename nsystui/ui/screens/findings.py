@@ -238,7 +238,7 @@ class FindingScreen(TableScreen):
         if window is not None and evidence is not None:
             starts = [record(evidence.columns, row).get("start") for row in evidence.page(0, len(evidence))]
             distances = {row: abs(start - window.start) for row, start in enumerate(starts) if isinstance(start, int)}
-        self.table.move_to(min(distances, key=distances.__getitem__, default=0))
+        self.table.cursor_row = min(distances, key=distances.__getitem__, default=0)
 
     def _show_words(self) -> None:
         width, height = self.app.size
@@ -301,7 +301,7 @@ async def show_finding(app: NsystuiApp, finding: Finding) -> None:
 
     door, selection = finding.door, app.selection
     if door.view == DIAGNOSTICS:
-        app.open_screen(screen_of("diagnostics"))
+        app.screen.lay_over(screen_of("diagnostics"))  # type: ignore[attr-defined]
         return
     if door.window is not None:
         margin = max(int(_AROUND * (door.window.end - door.window.start)), 1_000)

@@ -116,11 +116,11 @@ class GpuScreen(ZoomableChartScreen):
         time = format_value(Unit.DURATION, visible)
         if picture.window != picture.base:
             time += f" of {format_value(Unit.DURATION, total)}"
-        self.show_title(right=f"{counted(count, 'GPU')} · {time}" if picture.lanes else "")
         if not picture.lanes:
             reasons = picture.notes or ("no GPU is in the selection: Esc goes back",)
-            self.show_empty("\n".join((*reasons, "", "1 Overview shows what was recorded")))
+            self.show_text("\n".join((*reasons, "", "1 Overview shows what was recorded")))
             return
+        self.show_title(right=f"{counted(count, 'GPU')} · {time}")
         self.show_empty("")
         window = picture.window
         self.chart.set_lanes(picture.lanes, window.start, window.end, picture.halves, picture.steps)
@@ -209,7 +209,7 @@ class GpuScreen(ZoomableChartScreen):
             self.say(f"rank {device.task.rank} is already the only rank")
         else:
             selection = self.selection.with_tasks(frozenset({device.task.task}))
-            self.take_position(selection)
+            self.move_to(selection)
             self.explorer.select(selection)
 
     def answer_to_export(self) -> Answer | None:

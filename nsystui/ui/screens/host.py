@@ -316,7 +316,6 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
     MODE_KEY = "8"
     SCREEN = "call tree"
     PLACES = ("call tree", "table", "everywhere")
-    STATE = (*OutlineScreen.STATE, "is_bottom_up")
     ASCENDING = ("call", "module", "mode")
     ELASTIC = "call"
     WAYS = ("top-down", "bottom-up")

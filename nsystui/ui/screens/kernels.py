@@ -102,8 +102,7 @@ class KernelInstancesScreen(EventRowsScreen):
         return EventKind.NCCL if is_nccl_kernel(self.kernel) else EventKind.KERNEL
 
     def action_ncu(self) -> None:
-        key = self.event_here()
-        show_ncu_commands(self, ncu_of_event(key) if key is not None else "there is no launch here")
+        show_ncu_commands(self, ncu_of_event(self.event_here(), "there is no launch here"))
 
 
 class RangeInstancesScreen(EventRowsScreen):
@@ -250,8 +249,7 @@ class KernelsScreen(ViewsScreen):
                 self.say("the names of these kernels do not show a precision: b returns to all names")
                 return
             self.explorer.remember()
-            self.options |= {"by": "", "only": kind}
-            self.job_changed()
+            self.ask_with(options={**self.options, "by": "", "only": kind})
             return
         name = self.values().get("name")
         if not isinstance(name, str):

@@ -176,7 +176,6 @@ class NcclSizesScreen(CollectivesScreen):
 
     PARAMETERS = ("by",)
     SCREEN = "nccl sizes"
-    STATE = (*TableScreen.STATE, "by")
     PLACES = ("nccl sizes", "table", "everywhere")
 
     by = NcclProperty.BYTES
@@ -248,7 +247,6 @@ class NcclScreen(CollectivesScreen):
 
     PARAMETERS = ("what", "by")
     SCREEN = "nccl"
-    STATE = (*TableScreen.STATE, "what", "by")
     PLACES = ("nccl", "table", "everywhere")
 
     what: What = KERNEL

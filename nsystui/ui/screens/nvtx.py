@@ -166,11 +166,10 @@ class NvtxOutline(Outline[Node]):
 class NvtxScreen(OutlineScreen[Node]):
     """The tree of ranges."""
 
-    PARAMETERS = ("by", "fold", "_jumps")
+    PARAMETERS = ("by", "fold", "_jump")
     MODE_KEY = "5"
     SCREEN = "nvtx"
     BAR_CATEGORY = "compute"
-    STATE = (*OutlineScreen.STATE, "by", "fold")
     PLACES = ("nvtx", "table", "everywhere")
     ASCENDING = ("name", "start")
 
@@ -180,7 +179,7 @@ class NvtxScreen(OutlineScreen[Node]):
     outline: NvtxOutline | None = None
     _order_key = ""  # empty: the tree's natural order
     _target: EventKey | None = None
-    _jumps = 0
+    _jump: object = None  # differs for each jump
 
     def body(self) -> Iterable[Widget]:
         """Compose the tree with bars of GPU time, above the durations of a path's ranges."""
@@ -195,8 +194,7 @@ class NvtxScreen(OutlineScreen[Node]):
     def show_event(self, key: EventKey) -> None:
         """Open the nodes around a range, and move the cursor to it."""
         self._target = key
-        self._jumps += 1
-        self.job_changed()
+        self.ask_with(_jump=object())
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[NvtxTree, int | None]:
         tree, target = job.nvtx_tree(selection, self.by.value, self.fold.value), self._target

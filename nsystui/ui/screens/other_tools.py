@@ -40,8 +40,10 @@ async def show_ncu_commands(screen: AskingScreen, question: NcuQuestion | str) -
         screen.say("there is no kernel here")
 
 
-def ncu_of_event(key: EventKey) -> NcuQuestion | str:
-    """Return the question for an event, or why ``ncu`` cannot profile it."""
+def ncu_of_event(key: EventKey | None, reason: str) -> NcuQuestion | str:
+    """Return the question for an event, or why ``ncu`` cannot profile it; ``reason`` if there is no event."""
+    if key is None:
+        return reason
     if key.kind not in (EventKind.KERNEL, EventKind.NCCL):
         return "ncu profiles kernels: select a kernel first (c jumps from an API call to its kernel)"
     return lambda job: ncu_commands(job, Selection(), one_launch(key.report, key.row))

@@ -214,7 +214,7 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         self.outline = outline
         self.table.prefix = outline.prefix
         self.table.set_answer(outline, keep_cursor=True)
-        self.table.move_to(row)
+        self.table.cursor_row = row
         self.table.mark_sorted(outline.order_key, outline.order_key not in self.ASCENDING)
         self.notes.show_notes(outline.notes if len(outline) else ())
         if not len(outline):
@@ -254,7 +254,7 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         """Show the rows after some were opened or closed, with the cursor on ``row``."""
         assert self.outline is not None
         self.table.set_answer(self.outline, keep_cursor=True)
-        self.table.move_to(row)
+        self.table.cursor_row = row
         self.show_count()
 
     def around_row(self) -> Sequence[str]:

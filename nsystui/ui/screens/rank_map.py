@@ -115,8 +115,7 @@ class RankMapScreen(ChartScreen):
         self._picture = picture
         rank_map = picture.shown
         if not picture.groups:
-            self.show_empty("\n".join(rank_map.notes) or f"no rank has {rank_map.figure} here: b shows another metric")
-            self.show_title()
+            self.show_text("\n".join(rank_map.notes) or f"no rank has {rank_map.figure} here: b shows another metric")
             return
         self.show_empty("")
         heights = scaled(picture.merged, rank_map.is_of_steps)

@@ -26,7 +26,7 @@ class RecipeScreen(TableScreen):
     """A question's table, with notes on its numbers and differences from NVIDIA's recipe."""
 
     PLACES = ("recipe", "table", "everywhere")
-    STATE = (*TableScreen.STATE, "option_values")
+    PARAMETERS = ("option_values",)
     BACKGROUND = True
 
     def __init__(self, recipe: Question) -> None:
@@ -34,9 +34,6 @@ class RecipeScreen(TableScreen):
         self.recipe = recipe
         self.option_values = recipe.default_values()
         self._lacks = False
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        return tuple(self.option_values.values())
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, bool]:
         """Return the answer, and whether the exports lack its data."""
@@ -123,8 +120,7 @@ class RecipeMapScreen(ChartScreen):
     def show(self, recipe_map: RecipeMap, same_place: bool) -> None:
         self._map = recipe_map
         if not recipe_map.lines:
-            self.show_empty("\n".join(recipe_map.notes) or "nothing in the selection")
-            self.show_title()
+            self.show_text("\n".join(recipe_map.notes) or "nothing in the selection")
             return
         self.show_empty("")
         self._show_figure()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.kernels.summary import Names
     from nsystui.questions.queries.question import View
-    from nsystui.questions.queries.tasks import RankedTask
 
 
 _WIDE = 150
@@ -161,11 +160,6 @@ class TableScreen(TablesScreen):
         if not len(answer) and self.HAS_DETAILS:
             self.pane.show([])
         self.show_count()
-
-    def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
-        super().show_answer(result, ranks, same_place)
-        if self.HAS_DETAILS and not self.table.row_count:
-            self.pane.show(())
 
     def natural_order(self) -> tuple[str | None, bool]:
         """Return the column and direction that the answer is sorted by."""
@@ -313,15 +307,12 @@ class ViewsScreen(TableScreen):
     ``options`` override the views' values for questions with such options.
     """
 
-    STATE = (*TableScreen.STATE, "view", "options")
+    PARAMETERS = ("view", "options")
 
     def __init__(self) -> None:
         super().__init__()
         self.view = self.answered = self._views_here()[0]
-        self.options: dict[str, str] = {}
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.view.name, *self.options.items())
+        self.options: Mapping[str, str] = {}
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[View, Answer]:
         view = self.view
@@ -348,23 +339,20 @@ class ViewsScreen(TableScreen):
         return [view for view in views_of(MODE_OF[self.MODE_KEY]) if view.screen == self.SCREEN]
 
     def take_view(self, name: str, **options: str) -> None:
-        self.options |= options
-        self.ask_with(view=next(view for view in self._views_here() if view.name == name), _sort=None)
+        view = next(view for view in self._views_here() if view.name == name)
+        self.ask_with(view=view, options={**self.options, **options}, _sort=None)
 
 
 class GroupedViewsScreen(ViewsScreen):
     """Views with rows grouped by option values of their question; empty columns are hidden."""
 
-    STATE = (*ViewsScreen.STATE, "grouping")
+    PARAMETERS = ("view", "grouping")
     BY: ClassVar[Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]]] = {}
     """The groupings of each view: words and option values."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.grouping: dict[str, int] = {}
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.view.name, self.grouping.get(self.view.name, 0))
+        self.grouping: Mapping[str, int] = {}
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[View, Answer]:
         view = self.view
@@ -386,9 +374,7 @@ class GroupedViewsScreen(ViewsScreen):
 
     def group_by(self, index: int) -> None:
         """Group the rows of the view by another grouping."""
-        self._sort = None
-        self.grouping[self.view.name] = index
-        self.job_changed()
+        self.ask_with(grouping={**self.grouping, self.view.name: index}, _sort=None)
 
 
 class TextTableScreen(TableScreen):

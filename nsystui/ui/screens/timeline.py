@@ -333,7 +333,7 @@ class TimelineScreen(LanesScreen):
             self.say(f"rank {lane.rank} is already the only rank")
             return
         selection = self.selection.with_tasks(frozenset({lane.task}))
-        self.take_position(selection, lane=lane)
+        self.move_to(selection, lane=lane)
         self.opened = frozenset({lane.task}) | (picture.opened if self.opened is not None else frozenset())
         self.explorer.select(selection)
 
@@ -370,7 +370,6 @@ class TimelineScreen(LanesScreen):
 
     def action_ncu(self) -> None:
         no_event = "there is no event under the cursor: ] moves to the next event"
-        key = self.event_here()
-        show_ncu_commands(self, no_event if key is None else ncu_of_event(key))
+        show_ncu_commands(self, ncu_of_event(self.event_here(), no_event))
 
     action_trace = export_trace

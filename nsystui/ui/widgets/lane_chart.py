@@ -101,7 +101,7 @@ class LaneChart(TimeChart):
 
     @property
     def in_sight(self) -> range:
-        lanes = [self.lane_at(row)[0] for row in self._window.rows()]
+        lanes = [self._row_parts[row][0] for row in self._window.rows()]
         return range(lanes[0], lanes[-1] + 1) if lanes else range(0)
 
     def line(self, lane: int) -> LaneLine | None:

@@ -194,7 +194,7 @@ class StripChart(TimeChart):
         """Move the cursor by a page of rows."""
         row = self.rows_of(self.cursor_lane)[0] + direction * self._window.height
         last_or_first = len(self.lanes) - 1 if row > 0 else 0
-        self.cursor_lane = self.lane_at(row)[0] if 0 <= row < len(self._row_parts) else last_or_first
+        self.cursor_lane = self._row_parts[row][0] if 0 <= row < len(self._row_parts) else last_or_first
 
     def action_mark(self) -> None:
         """Begin a span at the cursor, then end it, then remove it."""

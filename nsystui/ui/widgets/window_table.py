@@ -113,7 +113,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     }
 
     cursor_row: reactive[int] = reactive(0, repaint=False, init=False)
-    """The row under the cursor, from 0; 0 also in an empty table."""
+    """The row under the cursor, from 0, clamped; 0 also in an empty table."""
 
     empty_text = ""
     """Sentences for an empty table: why it is empty, and what to record."""
@@ -212,10 +212,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     def hidden_facts(self) -> dict[str, str]:
         """The values of the cursor's row in hidden columns, as ``label value``, by column key."""
         return {} if self.current_row is None else self._table.hidden_facts(self.current_row)
-
-    def move_to(self, row: int) -> None:
-        """Put the cursor on ``row`` (clamped), and scroll to it."""
-        self.cursor_row = row
 
     def refresh_rows(self) -> None:
         """Draw all rows again, after a change of ``prefix``, ``row_style`` or ``empty_text``."""
@@ -470,9 +466,9 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             words = f"These rows could not be read: {failure}" if failure else self.empty_text
             lines = [" " * width, *message_lines(words, width)]
             text = lines[y] if y < len(lines) else " " * width
-            return Strip([Segment(text, self._style("window-table--empty"))], width)
+            return Strip([Segment(text, self.get_component_rich_style("window-table--empty"))], width)
         if y == 0:
-            style = self._style("window-table--header")
+            style = self.get_component_rich_style("window-table--header")
             pieces = self._table.heading_pieces(width - len(MARKER), self.sorted_by, self._letters)
             segments = [Segment(" " * len(MARKER), style)]
             segments.extend(Segment(text, style + _LETTER_STYLE if is_letter else style) for text, is_letter in pieces)
@@ -492,14 +488,17 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         row_words = f"{self._window.height:,} of {count}" if self._has_scrollbar else count
         description = ", ".join(filter(None, (row_words if self.row_count else "", about)))
         text = shorten(description, max(0, width - width_of(name) - 2))
-        segments = [Segment(f"{name}  ", self._style("window-table--title")), Segment(text, self.rich_style)]
+        segments = [
+            Segment(f"{name}  ", self.get_component_rich_style("window-table--title")),
+            Segment(text, self.rich_style),
+        ]
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
     def _row_segments(self, index: int, width: int) -> list[Segment]:
         """Draw a row in few segments: each change of style costs some 25 bytes."""
         at_cursor = index == self.cursor_row and self.has_focus
         gutter = MARKER if at_cursor else " " * len(MARKER)
-        style = self._style("window-table--cursor") if at_cursor else self.rich_style
+        style = self.get_component_rich_style("window-table--cursor") if at_cursor else self.rich_style
         shown = self._formatted.get(index)
         if shown is None:
             return [Segment((gutter + "…").ljust(width), style)]
@@ -522,9 +521,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         categories = self.cell_styles(values) if values is not None and self.cell_styles is not None else {}
         bar_category = category or self.bar_category
         name = self.words_style(category) if category and category not in ("error", "warning") else self.rich_style
-        bar = self.fill_style(bar_category) if bar_category else self._style("window-table--bar")
+        bar = self.fill_style(bar_category) if bar_category else self.get_component_rich_style("window-table--bar")
         pieces = {PieceKind.NAME: name, PieceKind.BAR: bar, PieceKind.OTHER: self.rich_style}
         return pieces, {key: self.words_style(category_name) for key, category_name in categories.items()}
-
-    def _style(self, component: str) -> Style:
-        return self.get_component_rich_style(component)
