@@ -12,10 +12,11 @@ from nsystui.questions.events.kinds import RUNTIMES, EventKind, kinds_of
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, key_of, partners, window_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.paged import smart_named
-from nsystui.ui.pictures.details import Details, event_details
+from nsystui.ui.pictures.details import event_details
 from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, name_filter
+from nsystui.ui.widgets.panels import Details
 from nsystui.ui.widgets.repainting import in_background
 
 

@@ -15,11 +15,11 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_allocations import AT_PEAK, NEVER_FREED, allocation_table
 from nsystui.questions.memory.gpu_memory import COLUMNS, memory_over_time
 from nsystui.ui.pictures import gpu as pictures
-from nsystui.ui.pictures.details import Details
 from nsystui.ui.pictures.selection import describe
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.screens.table import GroupedViewsScreen, TableScreen, ViewsScreen
 from nsystui.ui.widgets.frame import Choice
+from nsystui.ui.widgets.panels import Details
 from nsystui.ui.widgets.plots import blocks
 from nsystui.ui.widgets.strip_chart import StripChart, strips
 

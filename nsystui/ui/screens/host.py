@@ -28,10 +28,10 @@ from nsystui.questions.host.gaps import parts_of_row
 from nsystui.questions.host.threads import COLUMNS as THREAD_COLUMNS
 from nsystui.questions.host.threads import thread_over_time
 from nsystui.questions.job.job import OpenJob
-from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.outline import Outline, OutlineLayout, OutlineScreen
 from nsystui.ui.screens.table import GroupedViewsScreen, TableScreen
 from nsystui.ui.widgets.frame import Choice
+from nsystui.ui.widgets.panels import Details
 from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.strip_chart import Lane, StillChart
 

@@ -18,11 +18,12 @@ from nsystui.questions.queries.distributions import Distribution, distribution
 from nsystui.questions.queries.mpi import is_by_range
 from nsystui.questions.queries.question import View, view_named
 from nsystui.questions.trace.ncu import of_name
-from nsystui.ui.pictures.details import Details, event_details
+from nsystui.ui.pictures.details import event_details
 from nsystui.ui.screens.events import find_partner
 from nsystui.ui.screens.other_tools import ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, ViewsScreen, names_choice
 from nsystui.ui.widgets.frame import Choice
+from nsystui.ui.widgets.panels import Details
 from nsystui.ui.widgets.plots import histogram_lines
 
 _KINDS = {"memory": EventKind.MEMORY, "api": EventKind.API, "os": EventKind.OS, "mpi": EventKind.MPI}

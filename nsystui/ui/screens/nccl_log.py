@@ -11,6 +11,7 @@ from nsystui.base.answer import Answer, TableAnswer, Unit
 from nsystui.base.selection import NameFilter
 from nsystui.base.text import counted
 from nsystui.base.units import format_value
+from nsystui.output.files import propose_name
 from nsystui.questions.queries.question import View
 from nsystui.ui.screens.table import FilteredTableScreen, rows_with
 from nsystui.ui.widgets.frame import Choice, SelectionLine
@@ -174,8 +175,6 @@ class NcclLogScreen(FilteredTableScreen):
 
     def proposed_name(self, table: str) -> str | None:
         """Return a file name after the log."""
-        from nsystui.output.files import propose_name
-
         names = self.nccl_log.names
         words = (self.words.words or self.words.text) if self.words else None
         if len(names) > 1:

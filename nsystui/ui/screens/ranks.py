@@ -8,10 +8,10 @@ from textual.widget import Widget
 
 from nsystui.base.answer import Record, Value
 from nsystui.questions.ranks.table import odd_figures
-from nsystui.ui.pictures.details import Details
 from nsystui.ui.pictures.gpu import compared_lanes
 from nsystui.ui.screens.rank_comparison import ComparableRanksScreen
 from nsystui.ui.screens.table import ViewsScreen
+from nsystui.ui.widgets.panels import Details
 from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.strip_chart import StillChart
 

@@ -11,16 +11,16 @@ from textual import events, on
 from textual.containers import Container, Horizontal
 from textual.widget import Widget
 
-from nsystui.base.answer import Answer, Column, Record, Row, TableAnswer, Unit, Value, for_files
+from nsystui.base.answer import Answer, Column, Record, Row, TableAnswer, Unit, Value, for_files, record
 from nsystui.base.errors import reason_of
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.text import counted
+from nsystui.base.units import format_value
 from nsystui.questions.queries.question import views_of
-from nsystui.ui.keys import MODE_OF, MOVES, ON_ROWS
-from nsystui.ui.pictures.details import Details, doors_of, event_context, row_details, with_context
+from nsystui.ui.keys import MODE_OF, MOVES, ON_ROWS, keys_of
 from nsystui.ui.screens.base import JobScreen, ScreenState
 from nsystui.ui.widgets.frame import Choice
-from nsystui.ui.widgets.panels import DetailPane, NoteLines, SidePanel
+from nsystui.ui.widgets.panels import DetailPane, Details, NoteLines, SidePanel
 from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.strip_chart import StripChart
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
@@ -254,8 +254,16 @@ class TableScreen(TablesScreen):
             return
         details = self.row_details() if job is None or question is None else await to_thread(question, job)
         if row == self.table.cursor_row:
-            self.pane.show(details, doors_of(self.places(), self.event_here() is not None))
+            self._show_details(details)
             self._ask_context(row, details)
+
+    def _show_details(self, details: Details) -> None:
+        """Show details, and the keys that lead on from the row; ``w`` (its range) only from an event."""
+        is_event = self.event_here() is not None
+        keys = [key for key in keys_of(self.places()) if is_event or key.shown != "w"]
+        labels = {key.shown: (key.label or key.help).partition(";")[0] for key in keys}
+        doors = [f"{shown} {labels[shown]}" for shown in ("⏎", "c", "w", "u", "M", "L") if labels.get(shown)]
+        self.pane.show(details, "  ".join(doors))
 
     @in_background("context")
     async def _ask_context(self, row: int, details: Details) -> None:
@@ -263,13 +271,16 @@ class TableScreen(TablesScreen):
         key, job = self.event_here(), self.job
         if key is None or job is None or self._asks_context:
             return
+        from nsystui.ui.pictures.details import event_context
+
         self._asks_context = True
         try:
             context = await to_thread(event_context, job, key)
         finally:
             self._asks_context = False
         if row == self.table.cursor_row and key == self.event_here():
-            self.pane.show(with_context(details, context), doors_of(self.places(), is_event=True))
+            # The third paragraph has the NVTX ranges around an event.
+            self._show_details([*details[:2], *([*context, *paragraph] for paragraph in details[2:3]), *details[3:]])
         elif self._rest_timer is None:
             self.cursor_rests()
 
@@ -418,6 +429,17 @@ class FilteredTableScreen(TableScreen):
                 f'none of {counted(answer.total, "row")} has the words "{self.words.text}": Esc takes the filter away'
             )
         return super().empty_text(answer)
+
+
+def row_details(
+    columns: Sequence[Column], row: Row, name: str | None, facts: Mapping[str, str], around: Sequence[str] = ()
+) -> Details:
+    """Return a row's details: its name and the ``facts`` without room in the table.
+
+    ``name`` is the key of the name column.
+    """
+    title = str(record(columns, row).get(name or "") or f"{columns[0].label} {format_value(columns[0].unit, row[0])}")
+    return [[title], list(around), [words for key, words in facts.items() if key != name]]
 
 
 def names_choice(names: Names, choose: Callable[[Names], object], without: Collection[Names] = ()) -> Choice:

@@ -20,6 +20,9 @@ TextPart = tuple[str, str]
 A block may show one category before another: ``"compute/nccl"``.
 """
 
+Details = list[list[str]]
+"""Paragraphs of facts about a row; the first is its name alone."""
+
 _TEXT_STYLES = {"bold", "dim"}
 _MAX_FLAT = 8  # lines: in taller panes, each fact has a line
 _SWATCH = re.compile(r"\W+(?=\w)")
