@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual.binding import BindingType
 
 from nsystui.base.selection import Selection
+from nsystui.output.files import check_ending, propose_name, save_trace
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey
 from nsystui.questions.job.job import OpenJob
@@ -73,16 +74,12 @@ class NcuScreen(TextDialog):
 
 def export_trace(screen: AskingScreen) -> None:
     """Ask for a file and write a trace of the selection to it."""
-    from nsystui.output.files import check_ending, propose_name
-
     if screen.job is None:
         screen.say("one moment: the export is being read")
         return
-
     job, selection = screen.job, screen.selection
 
     def write(path: Path, overwrite: bool) -> int:
-        from nsystui.output.files import save_trace
         from nsystui.questions.trace.trace import Trace
 
         return save_trace(Trace.of(job, selection, Contents()), path, overwrite)
