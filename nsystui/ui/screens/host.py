@@ -348,11 +348,7 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
             lambda node: nodes.large_children(node.id) != 1,  # a chain of calls, which may be deep, has one indent
         )
         opened = self.opened_in(nodes) or set(nodes.hot)
-        self.show_outline(Outline(nodes, layout, self._order_key, self._sampling, opened))
-
-    def show_count(self) -> None:
-        if self.outline is not None and self.nodes is not None:
-            self.show_title(right=f"{len(self.outline):,} rows of {len(self.nodes):,} nodes")
+        self.show_outline(Outline(nodes, layout, self._order_key, len(nodes), self._sampling, opened))
 
     def row_category(self, values: Record) -> str | None:
         """Return the category of the path of most samples."""

@@ -96,6 +96,8 @@ class TableScreen(TablesScreen):
     NO_TIME = "these rows are sums over time: open a row to see single events with times"
     LENGTHS: ClassVar[tuple[str, ...]] = ("duration",)
     """The columns with an event's length from ``start``: the first value counts."""
+    FREE_KEYS: ClassVar[tuple[str, ...]] = ()
+    """The keys of the table that this screen takes for itself."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 
@@ -109,7 +111,7 @@ class TableScreen(TablesScreen):
             row_style=self.row_category,
             bar_category=self.BAR_CATEGORY,
             background=self.BACKGROUND,
-            free_keys=self.free_keys(),
+            free_keys=self.FREE_KEYS,
         )
         self.notes = NoteLines(id="notes")
         if self.HAS_PANEL:
@@ -133,10 +135,6 @@ class TableScreen(TablesScreen):
         details = 0 if self.has_class("-beside") else _DETAIL_LINES
         notes = self.notes.get_content_height(self.size, self.size, self.size.width)
         return self.app.size.height - _FRAME - notes - details - self.table.row_count
-
-    def free_keys(self) -> frozenset[str]:
-        """Return the keys of the table that this screen takes for itself."""
-        return frozenset()
 
     def shown_names(self) -> Mapping[str, str]:
         """Return the texts shown instead of full names: smart names of kernels."""

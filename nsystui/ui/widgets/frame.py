@@ -79,7 +79,7 @@ class TextLine(Widget):
     def render_line(self, y: int) -> Strip:
         """Draw the left and right parts; the right parts are cut first."""
         width = self.size.width
-        left, right = self.parts_for(width) if y == 0 else ((), ())
+        left, right = self.parts_for(width)
         right_width = sum(width_of(text) for text, _ in right)
         left_width = sum(width_of(text) for text, _ in left)
         if right and left_width + len(GAP) + right_width > width:  # the left parts matter more
@@ -93,10 +93,8 @@ class TextLine(Widget):
             for text, style in (*left, (" " * filler, ""), *right)
             if text
         ]
-        strip = Strip(Segment.simplify(segments), width)
-        if y == 0:
-            self._drawn = strip
-        return strip
+        self._drawn = Strip(Segment.simplify(segments), width)
+        return self._drawn
 
 
 def _part_at(parts: Iterable[str], x: int) -> int | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rich.console import Console
 from rich.control import Control
-from textual import events, work
+from textual import events, on, work
 from textual.await_complete import AwaitComplete
 from textual.reactive import Reactive
 from textual.screen import Screen
@@ -124,21 +124,16 @@ class OwnFocus(Widget):
     def focus_changed(self) -> None:
         """Repaint the parts that depend on ``has_focus``."""
 
-    def on_focus(self, event: events.Focus) -> None:
-        """Take the focus, and repaint the parts that show it."""
-        event.prevent_default()  # Textual's handler does the same, and a full repaint
-        self.has_focus = True
+    @on(events.Focus)
+    @on(events.Blur)
+    def _take_or_lose_focus(self, event: events.Event) -> None:
+        """Take or lose the focus, and repaint the parts that show it."""
+        event.prevent_default()  # Textual's handlers do the same, and a full repaint
+        self.has_focus = isinstance(event, events.Focus)
         self.focus_changed()
         if isinstance(self.parent, Widget):
-            self.parent.post_message(events.DescendantFocus(self))
-
-    def on_blur(self, event: events.Blur) -> None:
-        """Give up the focus, and repaint the parts that showed it."""
-        event.prevent_default()
-        self.has_focus = False
-        self.focus_changed()
-        if isinstance(self.parent, Widget):
-            self.parent.post_message(events.DescendantBlur(self))
+            message = events.DescendantFocus if self.has_focus else events.DescendantBlur
+            self.parent.post_message(message(self))
 
 
 def in_own_task(method: Callable[P, object]) -> Callable[P, None]:

@@ -70,6 +70,10 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
     """Return character and style for each column of a lane's row, including the cursor."""
     axis_cells: Callable[[int], str]
     """Return a character for each column of an axis line, including marks."""
+    point: Callable[[int | None, int], None]
+    """Handle a press on a lane (``None``: on the axis) and a column."""
+    drag: Callable[[int, int], None]
+    """Handle a drag from a column to another."""
 
     cursor_column: reactive[int] = reactive(0, repaint=False, init=False)
     """The column of time under the cursor, from 0."""
@@ -121,12 +125,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
 
         direction: int
         column: int
-
-    def point(self, lane: int | None, column: int) -> None:
-        """Handle a press on a lane (``None``: on the axis) and a column."""
-
-    def drag(self, first: int, column: int) -> None:
-        """Handle a drag from column ``first`` to another."""
 
     def column_at(self, x: int) -> int:
         """Return the column at a cell of the widget, clamped."""
