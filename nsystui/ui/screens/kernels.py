@@ -142,6 +142,15 @@ class WorkInstancesScreen(EventRowsScreen):
         return EventKind.NVTX if is_range else _KINDS[self.work.name]
 
 
+def instances_of(kind: str, name: str, names: Names) -> EventRowsScreen | None:
+    """Return the launches, calls or ranges of a name, if rows of this kind are such names."""
+    if kind == "kernel":
+        return KernelInstancesScreen(name, names)
+    if kind == "range":
+        return RangeInstancesScreen(name)
+    return WorkInstancesScreen(name, WORKS[kind]) if kind in WORKS else None
+
+
 _GROUPS = {
     "": "name", "rank": "rank", "role": "role", "device": "device", "stream": "stream", "shape": "grid",
     "family": "family", "precision": "precision", "graph": "CUDA graph",
@@ -252,14 +261,9 @@ class KernelsScreen(ViewsScreen):
             self.explorer.remember()
             self.ask_with(options={**self.options, "by": "", "only": kind})
             return
-        name = self.values().get("name")
-        if not isinstance(name, str):
-            return
-        row = self.answered.question.rows.kind
-        if row == "kernel":
-            self.lay_over(KernelInstancesScreen(name, Names(self.options["names"])))
-        elif row in WORKS:
-            self.lay_over(WorkInstancesScreen(name, WORKS[row]))
+        name, names = self.values().get("name"), Names(self.options["names"])
+        if isinstance(name, str) and (screen := instances_of(self.answered.question.rows.kind, name, names)):
+            self.lay_over(screen)
 
     def _select_stream(self) -> None:
         values, job = self.values(), self.explorer.job

@@ -20,7 +20,7 @@ from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.findings import NOT_CHECKED, FindingScreen, FindingsTable, NotCheckedScreen, findings_answer
 from nsystui.ui.screens.rank_comparison import ComparableRanksScreen
 from nsystui.ui.screens.table import TablesScreen
-from nsystui.ui.widgets.panels import PartLines, TextPart
+from nsystui.ui.widgets.panels import PartLine, PartLines
 from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.window_table import RowSelected, SortRequested, WindowTable
 
@@ -83,7 +83,7 @@ class OverviewScreen(TablesScreen, ComparableRanksScreen):
         self._seen: Selection | None = None
         self._bins = 0
         self._kept: KeptOverview | None = None  # while it is shown
-        self._title_and_head: tuple[str, list[list[TextPart]]] = ("", [])
+        self._title_and_head: tuple[str, list[PartLine]] = ("", [])
         self._is_saved = False
         self._sorted: dict[str, tuple[str, bool]] = {}  # by answer name
 
@@ -312,7 +312,7 @@ class OverviewScreen(TablesScreen, ComparableRanksScreen):
         limit = max(1, _FINDINGS_LINES + (self.app.size.height - 24) // 3)
         return 1 + max(1, min(self.findings.row_count, limit))
 
-    def _summary(self) -> list[list[TextPart]]:
+    def _summary(self) -> list[PartLine]:
         source, (width, height) = self.findings.triage or self._kept, self.app.size
         if source is None or not self.findings.display or height < _LOW:
             return []

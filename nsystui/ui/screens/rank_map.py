@@ -13,7 +13,7 @@ from nsystui.base.text import counted, spans
 from nsystui.base.types import Array
 from nsystui.base.units import format_value
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
 from nsystui.questions.ranks.steps import step_times
 from nsystui.ui.pictures.selection import span_words
@@ -92,14 +92,9 @@ class RankMapScreen(ChartScreen):
         return (self._request,)
 
     def ask(self, job: OpenJob, selection: Selection) -> _Picture:
-        request = self._request
+        request, within = self._request, self._request.within
         window = job.extent(selection)
-        ranks = [
-            item
-            for item in job.ranks
-            if (selection.tasks is None or item.task in selection.tasks)
-            and (request.within is None or item.task in request.within)
-        ]
+        ranks = [item for item in selected_ranks(job.ranks, selection) if within is None or item.task in within]
         figures: tuple[str, ...] = ("step time",)
         if request.of_steps:
             steps = job.steps()

@@ -20,6 +20,8 @@ TextPart = tuple[str, str]
 A block may show one category before another: ``"compute/nccl"``.
 """
 
+PartLine = list[TextPart]
+
 Details = list[list[str]]
 """Paragraphs of facts about a row; the first is its name alone."""
 
@@ -29,13 +31,13 @@ _SWATCH = re.compile(r"\W+(?=\w)")
 """Marks before the words of a category, which have its colour even if the words do not."""
 
 
-def wrapped(parts: Sequence[TextPart], width: int, indent: TextPart = ("", "")) -> list[list[TextPart]]:
+def wrapped(parts: Sequence[TextPart], width: int, indent: TextPart = ("", "")) -> list[PartLine]:
     """Wrap ``parts``, two blanks apart, into lines of ``width`` cells.
 
     The first line begins with ``indent``, further lines with as many blanks.
     """
     margin = width_of(indent[0])
-    lines: list[list[TextPart]] = []
+    lines: list[PartLine] = []
     room = -1
     for text, style in parts:
         if room < 2 + width_of(text):
