@@ -1,6 +1,6 @@
 """Base classes for screens with a chart over time and details below it, with and without zoom."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from textual.widget import Widget
 from nsystui.base.answer import Row
 from nsystui.base.selection import Selection, Window
 from nsystui.ui.pictures.selection import panned, zoomed
-from nsystui.ui.screens.base import JobScreen, ScreenState
+from nsystui.ui.screens.base import JobScreen
 from nsystui.ui.widgets.panels import PartLines
 from nsystui.ui.widgets.strip_chart import StripChart
 from nsystui.ui.widgets.time_chart import TimeChart
@@ -102,9 +102,8 @@ class ZoomableChartScreen(ChartScreen):
     times_of: Callable[[int], tuple[int, int]]
     """Return the start and the end of a column, ns."""
 
-    def __init__(self, *crumbs: str) -> None:
-        super().__init__(*crumbs)
-        self._positions: dict[Selection, Position] = {}
+    STATE = ("_positions",)
+    _positions: Mapping[Selection, Position] = {}
 
     @property
     def position(self) -> Position:
@@ -113,22 +112,12 @@ class ZoomableChartScreen(ChartScreen):
 
     def move_to(self, selection: Selection | None = None, **changes: Any) -> None:
         """Change the position in the current selection, or use the changed position in another selection."""
-        self._positions[selection or self.selection] = replace(self.position, **changes)
-
-    def state(self) -> ScreenState:
-        """Return the state that going back restores, with the positions in all selections."""
-        state = super().state()
-        return replace(state, values={**state.values, "_positions": {**self._positions}})
+        self._positions = {**self._positions, selection or self.selection: replace(self.position, **changes)}
 
     @property
     def view(self) -> Window | None:
         """The time in view, also while it is being drawn; ``None`` for all of the selection."""
         return self.position.view
-
-    @property
-    def base(self) -> Window | None:
-        """The whole selection; ``None`` until the chart is drawn."""
-        return self.picture.base if self.picture is not None else None
 
     @property
     def time(self) -> int:
@@ -137,10 +126,11 @@ class ZoomableChartScreen(ChartScreen):
 
     def action_zoom(self, direction: int) -> None:
         """Zoom in (1) or out (-1) around the cursor."""
-        base, reason = self.base, self.why_empty()
-        if base is None or reason:
+        reason = self.why_empty()
+        if self.picture is None or reason:
             self.say(reason)
             return
+        base = self.picture.base
         view, columns = self.view or base, self.chart.chart_width  # a column is at least 1 ns
         if direction > 0 and view.end - view.start <= columns:
             self.say("a column is 1 ns already")
@@ -158,11 +148,11 @@ class ZoomableChartScreen(ChartScreen):
 
     def action_pan(self, direction: int) -> None:
         """Move the view later (1) or earlier (-1)."""
-        base, view = self.base, self.view
-        if base is None or view is None:
+        picture, view = self.picture, self.view
+        if picture is None or view is None:
             self.say("all of the selection is in view: + zooms in")
             return
-        moved = panned(view, base, direction)
+        moved = panned(view, picture.base, direction)
         if moved is None:
             self.say("the selection ends here")
         else:

@@ -247,10 +247,8 @@ class FindingScreen(TableScreen):
             share = bar(finding.percent, 100.0, BAR_WIDTH).rstrip()
             cost = f"{format_value(Unit.DURATION, finding.cost)}, {finding.percent:.1f} % of the job  {share}"
         severity = finding.severity.value
-        heading = [
-            (f"{severity.capitalize()}: {finding.id}  ", severity if severity in ("error", "warning") else "bold"),
-            (cost, ""),
-        ]
+        style = severity if severity in ("error", "warning") else "bold"
+        heading = [(f"{severity.capitalize()}: {finding.id}  ", style), (cost, "")]
         lines, evidence = [heading, *_labelled("", finding.sentence, width)], finding.evidence
         self.words.show_lines(lines)
         rows = min(_MIN_ROWS, len(evidence)) + bool(evidence.notes) if evidence else 0

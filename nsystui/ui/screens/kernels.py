@@ -167,10 +167,7 @@ class KernelsScreen(ViewsScreen):
     SCREEN = "kernels"
     MODE_KEY = "2"
     PLACES = ("kernels", "kernel names", "table", "everywhere")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.options = {"names": Names.SMART.value, "by": "", "only": ""}
+    options = {"names": Names.SMART.value, "by": "", "only": ""}
 
     def places(self) -> tuple[str, ...]:
         """Return the key groups, without keys for kernel names unless rows are kernels."""

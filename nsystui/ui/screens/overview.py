@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from textual import events, on
@@ -74,18 +74,16 @@ class OverviewScreen(TablesScreen, ComparableRanksScreen):
     AUTO_FOCUS = "#ranks"
     NO_TIME = "these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.picture: OverviewPicture | None = None
-        self.idle: IdlePicture | None = None
-        self._idle_asked: object = None
-        self._idle_shown: object = None
-        self._seen: Selection | None = None
-        self._bins = 0
-        self._kept: KeptOverview | None = None  # while it is shown
-        self._title_and_head: tuple[str, list[PartLine]] = ("", [])
-        self._is_saved = False
-        self._sorted: dict[str, tuple[str, bool]] = {}  # by answer name
+    picture: OverviewPicture | None = None
+    idle: IdlePicture | None = None
+    _idle_asked: object = None
+    _idle_shown: object = None
+    _seen: Selection | None = None
+    _bins = 0
+    _kept: KeptOverview | None = None  # while it is shown
+    _title_and_head: tuple[str, Sequence[PartLine]] = ("", ())
+    _is_saved = False
+    _sorted: Mapping[str, tuple[str, bool]] = {}  # by answer name
 
     def body(self) -> Iterable[Widget]:
         self.head = PartLines(id="head")
@@ -402,7 +400,7 @@ class OverviewScreen(TablesScreen, ComparableRanksScreen):
     @on(SortRequested)
     def _sort_requested(self, message: SortRequested) -> None:
         if (answer := message.table.answer) is not None:
-            self._sorted[answer.name] = (message.key, message.descending)
+            self._sorted = {**self._sorted, answer.name: (message.key, message.descending)}
             self._put(message.table, answer, keep_cursor=False)
 
     @on(RowSelected)

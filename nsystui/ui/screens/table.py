@@ -317,11 +317,11 @@ class ViewsScreen(TableScreen):
     """
 
     PARAMETERS = ("view", "options")
+    options: Mapping[str, str] = {}
 
     def __init__(self) -> None:
         super().__init__()
         self.view = self.answered = self._views_here()[0]
-        self.options: Mapping[str, str] = {}
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[View, Answer]:
         view = self.view
@@ -359,9 +359,7 @@ class GroupedViewsScreen(ViewsScreen):
     BY: ClassVar[Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]]] = {}
     """The groupings of each view: words and option values."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.grouping: Mapping[str, int] = {}
+    grouping: Mapping[str, int] = {}
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[View, Answer]:
         view = self.view
