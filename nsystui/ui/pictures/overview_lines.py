@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -85,11 +86,10 @@ def _line(facts: Sequence[str], width: int) -> PartLine:
     return [(_SEPARATOR.join(shown), "")]
 
 
-def _percent(value: float | None) -> str:
-    return format_value(Unit.PERCENT, value)
-
-
 # -- where the GPU time went ------------------------------------------------------------------------------------------
+
+
+_percent = partial(format_value, Unit.PERCENT)
 
 
 def strip_width(width: int) -> int:
