@@ -261,7 +261,7 @@ class JobScreen(AskingScreen):
         yield ChoiceLine(id="choices")
         yield from self.body()
         left_out = NoteLines(id="left-out")
-        left_out.allow(2)
+        left_out.max_lines = 2
         yield left_out
         yield LinePrompt(id="prompt")
         yield KeyLine(keys.key_line(*self.places()), id="keys")

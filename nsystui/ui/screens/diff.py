@@ -139,9 +139,8 @@ class DiffScreen(FilteredTableScreen):
         self._share_room()
 
     def _share_room(self) -> None:
-        self.notes.allow(
-            max(_MIN_NOTES, self.app.size.height - _FRAME - len(self.verdict.texts) - self.table.row_count)
-        )
+        room = self.app.size.height - _FRAME - len(self.verdict.texts) - self.table.row_count
+        self.notes.max_lines = max(_MIN_NOTES, room)
 
     def show_waiting(self) -> None:
         super().show_waiting()

@@ -50,8 +50,6 @@ COLUMNS = (
 HEALTHY, NOT_CHECKED = "ok", "-"
 """Marks instead of a severity, in rows that are not findings."""
 _LABEL = 12
-_ROOMY = 30
-"""Minimum terminal height, lines, for empty lines around the evidence."""
 
 
 def findings_answer(triage: Triage) -> TableAnswer:
@@ -241,7 +239,6 @@ class FindingScreen(TableScreen):
 
     def _show_words(self) -> None:
         width, height = self.app.size
-        self.set_class(height < _ROOMY, "-low")
         finding, cost = self.finding, ""
         if finding.cost is not None and finding.percent is not None:
             share = bar(finding.percent, 100.0, BAR_WIDTH).rstrip()

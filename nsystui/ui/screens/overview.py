@@ -364,8 +364,7 @@ class OverviewScreen(TablesScreen, ComparableRanksScreen):
         room = self.app.size.height - _FRAME - len(self.head.texts) - self.findings_lines() - len(self._summary())
         is_long = self.ranks.row_count > max(_FEW_RANKS, room // 2)
         is_beside = self.app.size.width >= _WIDE and is_long and self.picture is not None
-        if is_beside != self.has_class("-beside"):
-            self.set_class(is_beside, "-beside")
+        self.set_class(is_beside, "-beside")
         if is_beside:
             self.ranks.styles.height = "1fr"
             return

@@ -253,11 +253,9 @@ class TimelineScreen(LanesScreen):
         if not matches.is_whole:
             self.match_count += ", calls and ranges of open ranks only"
         self.show_selection()
-        if not (
-            lane is not None
-            and lane.has_stretches
-            and self._go_to_interval(lane, matches.window.start - 1, forward=True)
-        ):
+        before = matches.window.start - 1
+        is_found = lane is not None and lane.has_stretches and self._go_to_interval(lane, before, forward=True)
+        if not is_found:
             self._show_match(match)
 
     def action_match(self, direction: int) -> None:

@@ -12,6 +12,7 @@ from rich.segment import Segment
 from textual import events
 from textual.geometry import Region
 from textual.message import Message
+from textual.reactive import reactive
 from textual.strip import Strip
 from textual.timer import Timer
 from textual.widget import Widget
@@ -244,6 +245,8 @@ class KeyLine(TextLine):
 
     ALWAYS = ("ctrl+p", "?")
 
+    _keys: reactive[tuple[tuple[str, str], ...]] = reactive(())
+
     def __init__(self, keys: Sequence[tuple[str, str]], *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._keys = tuple(keys)
@@ -251,10 +254,7 @@ class KeyLine(TextLine):
 
     def update(self, keys: Iterable[tuple[str, str]]) -> None:
         """Show these keys and their actions, most useful first: ``[("⏎", "open"), ("/", "find"), ("?", "help")]``."""
-        keys = tuple(keys)
-        if keys != self._keys:
-            self._keys = keys
-            self.refresh()
+        self._keys = tuple(keys)
 
     def say(self, text: str, seconds: float = 6.0) -> None:
         """Show a sentence instead of the keys for a while, or the keys again if ``text`` is empty."""

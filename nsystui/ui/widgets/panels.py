@@ -8,6 +8,7 @@ from typing import ClassVar
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region, Size
+from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -111,26 +112,17 @@ class NoteLines(Widget):
 
     ALLOW_SELECT = False
 
-    _notes: tuple[str, ...] = ()
-    _max_lines = 4
-
-    def allow(self, lines: int) -> None:
-        """Set the maximum number of lines."""
-        if lines != self._max_lines:
-            self._max_lines = lines
-            self.refresh(layout=True)
+    max_lines: reactive[int] = reactive(4, layout=True)
+    _notes: reactive[tuple[str, ...]] = reactive((), layout=True)
 
     def show_notes(self, notes: Sequence[str]) -> None:
         """Show these sentences, each from a new line on."""
-        safe = tuple(safe_text(note) for note in notes)
-        if safe != self._notes:
-            self._notes = safe
-            self.refresh(layout=True)
+        self._notes = tuple(map(safe_text, notes))
 
     def _lines(self, width: int) -> list[str]:
         lines = [line for note in self._notes for line in textwrap.wrap(note, max(width, 20))]
-        if len(lines) > self._max_lines:
-            lines = [*lines[: self._max_lines - 1], fit(f"{lines[self._max_lines - 1]} …", width)]
+        if len(lines) > self.max_lines:
+            lines = [*lines[: self.max_lines - 1], fit(f"{lines[self.max_lines - 1]} …", width)]
         return lines
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:

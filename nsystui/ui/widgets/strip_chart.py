@@ -300,12 +300,10 @@ class StripChart(TimeChart):
             cells = half_cells(*(self._halves_of(index, width) for index in (lane, lane + 1)))
         elif shown.stack:
             cells = stack_cells(shown.stack, width, shown.height, self._is_plain)[part]
+        elif self._is_ramp and self.has_colours:
+            cells = half_cells(*[self._halves_of(lane, width)] * 2)
         elif self._is_ramp:
-            category = shown.category or "nvtx"
-            halves = shades(shown.bins, width, category) if self.has_colours else []
-            cells = (
-                half_cells(halves, halves) if self.has_colours else _colour(shade_blocks(shown.bins, width), category)
-            )
+            cells = _colour(shade_blocks(shown.bins, width), shown.category or "nvtx")
         else:
             cells = _colour(blocks(shown.bins, width), shown.category or "")
         return "".join(cell for cell, *_ in cells), [self._fill(*fills) for _, *fills in cells]
