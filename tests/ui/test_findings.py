@@ -1,5 +1,7 @@
 """Findings on the overview: worst first, with their pages, computed in the background."""
 
+from dataclasses import replace
+
 import pytest
 from jobs import NARROW, WIDE, line_with, name_of_screen, press, rested, running, screen_text, shows
 from synthetic.demo import TrainingJob
@@ -7,7 +9,7 @@ from synthetic.demo import TrainingJob
 from nsystui.base.selection import NameFilter
 from nsystui.questions.queries.question import SCREENS, views_of
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, Severity
-from nsystui.ui.screens.findings import show_finding
+from nsystui.ui.screens.findings import FindingScreen
 from nsystui.ui.screens.overview import OverviewScreen
 
 pytestmark = pytest.mark.campaign
@@ -52,14 +54,17 @@ class TestFound:
     async def test_every_view_of_a_finding_is_on_the_screen_that_it_names(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             screens = {view.name: view.screen for home in SCREENS for view in views_of(home)}
+            triage = overview(app).findings.triage
             for view in (DIAGNOSTICS, *screens):
                 door, advice = Door(view, filter="x" if view == "api" else ""), Advice("do", "because")
-                await show_finding(app, Finding("it", Severity.INFO, "it is so", advice, door))
+                finding = Finding("it", Severity.INFO, "it is so", advice, door)
+                overview(app).lay_over(FindingScreen(replace(triage, findings=(finding,)), 0))
+                await press(pilot, "enter")
                 name = type((await rested(pilot)).screen).__name__.lower()
                 assert name == f"{screens.get(view, view).lower().replace(' ', '')}screen", view
                 assert name_of_screen(app) != "ViewsScreen" or app.screen.view.name == view
                 assert app.selection.name == (NameFilter("x") if door.filter else None)
-                await pilot.press("escape")
+                await press(pilot, "escape", "escape")
 
     async def test_each_page_has_at_least_five_rows_of_evidence_in_sight(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):

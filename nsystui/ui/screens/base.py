@@ -80,11 +80,6 @@ class Asker:
         return self._asked == self._finished
 
     @property
-    def has_ended(self) -> bool:
-        """Whether there was a question, and the newest question is answered or has failed."""
-        return self._finished is not None and self.is_settled
-
-    @property
     def is_outdated(self) -> bool:
         """Whether the screen shows an older question's answer, while the newest is computed or has failed."""
         return self._answered is not None and self._asked is not None and self._answered[1:] != self._asked[1:]
@@ -288,7 +283,7 @@ class JobScreen(AskingScreen):
 
     def show_choices(self) -> None:
         self.query_one("#choices", ChoiceLine).show_choices(self.path(), self.choices())
-        self.query_one("#keys", KeyLine).update(keys.key_line(*self.places()))
+        self.query_one("#keys", KeyLine).keys = keys.key_line(*self.places())
 
     def path(self) -> Sequence[str]:
         """Return the path to this screen, shown on the third line."""

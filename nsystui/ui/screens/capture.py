@@ -26,7 +26,6 @@ class ContentsScreen(TableScreen):
 
     COUNTED = "tables"
     MODE_KEY = "1"
-    PLACES = ("table", "everywhere")
     CRUMBS = ("what is recorded",)
 
     def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:

@@ -18,7 +18,6 @@ from nsystui.base.errors import reason_of
 from nsystui.base.selection import Window
 from nsystui.base.text import counted, safe_text, shorten
 from nsystui.base.units import format_value
-from nsystui.questions.queries.question import view_named
 from nsystui.ui import keys
 from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.table import TableScreen, TextTableScreen
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.triage.finding import Finding
     from nsystui.questions.triage.run import Triage
-    from nsystui.ui.app import NsystuiApp
 
 
 COLUMNS = (
@@ -101,6 +99,8 @@ def _location(finding: Finding) -> str:
     return "; ".join(filter(None, (when, ranks * bool(finding.ranks))))
 
 
+_AROUND = 0.25
+"""Context around a finding's window, as a share of its length, because nothing runs in a gap."""
 _MIN_ROWS, _FRAME = 5, 5
 """The least rows of evidence in sight, and the lines of the frame."""
 MOST_KERNELS = 5_000_000
@@ -269,7 +269,7 @@ class FindingScreen(TableScreen):
             self.say("this is the " + ("last" if step > 0 else "first") + " finding")
 
     def action_show_finding(self) -> None:
-        self._go_to(self.finding)
+        self.app.call_later(self._go_to, self.finding)
 
     async def action_timeline(self) -> None:
         """Open the timeline at the time of the finding."""
@@ -278,31 +278,23 @@ class FindingScreen(TableScreen):
         else:
             from nsystui.questions.triage.finding import Door
 
-            self._go_to(replace(self.finding, door=Door("timeline", window=self.finding.window)))
+            self.app.call_later(self._go_to, replace(self.finding, door=Door("timeline", window=self.finding.window)))
 
-    def _go_to(self, finding: Finding) -> None:
-        self.app.call_later(show_finding, self.explorer, finding)
+    async def _go_to(self, finding: Finding) -> None:
+        """Go to the view behind a finding's door, with the door's window and names."""
+        from nsystui.questions.triage.finding import DIAGNOSTICS
 
-
-_AROUND = 0.25
-"""Context around a finding's window, as a share of its length, because nothing runs in a gap."""
-
-
-async def show_finding(app: NsystuiApp, finding: Finding) -> None:
-    """Go to the view behind a finding's door, with the door's window and names."""
-    from nsystui.questions.triage.finding import DIAGNOSTICS
-
-    door, selection = finding.door, app.selection
-    if door.view == DIAGNOSTICS:
-        app.screen.lay_over(screen_of("diagnostics"))  # type: ignore[attr-defined]
-        return
-    if door.window is not None:
-        margin = max(int(_AROUND * (door.window.end - door.window.start)), 1_000)
-        selection = selection.with_window(Window(door.window.start - margin, door.window.end + margin))
-    selection = selection.with_name(door.filter) if door.filter else selection
-    screen = await app.go(view_named(door.view).home, selection, door.view)
-    if screen and app.current_mode == "timeline" and finding.ranks:
-        screen.open_rank(min(finding.ranks))
+        door, selection = finding.door, self.selection
+        if door.view == DIAGNOSTICS:
+            self.lay_over(screen_of("diagnostics"))
+            return
+        if door.window is not None:
+            margin = max(int(_AROUND * (door.window.end - door.window.start)), 1_000)
+            selection = selection.with_window(Window(door.window.start - margin, door.window.end + margin))
+        selection = selection.with_name(door.filter) if door.filter else selection
+        screen = await self.go_to_view(door.view, selection)
+        if screen and self.app.current_mode == "timeline" and finding.ranks:
+            screen.open_rank(min(finding.ranks))
 
 
 class NotCheckedScreen(TextTableScreen):

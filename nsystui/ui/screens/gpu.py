@@ -28,7 +28,6 @@ class _GroupedScreen(ViewsScreen):
     """A question's table, grouped by its option ``by``."""
 
     MODE_KEY = "4"
-    PLACES = ("table", "everywhere")
     WORDS: ClassVar[Mapping[str, str]] = {}
     """Labels of groupings, if they differ from the option's values."""
     ABOUT: ClassVar[Mapping[str, str]] = {}

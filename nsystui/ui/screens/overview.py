@@ -201,7 +201,8 @@ class OverviewScreen(TablesScreen, ComparableRanksScreen):
     def seek_findings(self, is_asked_for: bool = False) -> None:
         """Look for findings once everything is loaded and this screen's numbers are shown."""
         job = self.job
-        if job is not None and not self.explorer.loading_now and self.question.has_ended:
+        is_shown = self.question.is_settled and not self.question.is_awaited
+        if job is not None and not self.explorer.loading_now and is_shown:
             self.findings.seek(job, self.selection, is_asked_for)
 
     @on(FindingsTable.Changed)

@@ -245,16 +245,13 @@ class KeyLine(TextLine):
 
     ALWAYS = ("ctrl+p", "?")
 
-    _keys: reactive[tuple[tuple[str, str], ...]] = reactive(())
+    keys: reactive[Sequence[tuple[str, str]]] = reactive(())
+    """The keys and their actions, most useful first: ``[("⏎", "open"), ("/", "find"), ("?", "help")]``."""
 
     def __init__(self, keys: Sequence[tuple[str, str]], *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
-        self._keys = tuple(keys)
+        self.keys = keys
         self._notice_timer: Timer | None = None
-
-    def update(self, keys: Iterable[tuple[str, str]]) -> None:
-        """Show these keys and their actions, most useful first: ``[("⏎", "open"), ("/", "find"), ("?", "help")]``."""
-        self._keys = tuple(keys)
 
     def say(self, text: str, seconds: float = 6.0) -> None:
         """Show a sentence instead of the keys for a while, or the keys again if ``text`` is empty."""
@@ -266,7 +263,7 @@ class KeyLine(TextLine):
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
         if self._left:
             return self._left, ()
-        keys = [(key_name(key, self.app), label) for key, label in self._keys]
+        keys = [(key_name(key, self.app), label) for key, label in self.keys]
         sizes = [width_of(key) + 1 + width_of(label) for key, label in keys]
         room = width - sum(size + 2 for size, (key, _) in zip(sizes, keys, strict=True) if key in self.ALWAYS)
         parts: list[StyledText] = []

@@ -20,10 +20,6 @@ class RowWindow:
     height: int = 1
     top: int = 0
 
-    def shows(self, row: int) -> bool:
-        """Return whether a row is in sight."""
-        return self.top <= row < self.top + self.height
-
     def rows(self) -> range:
         """Return the rows in sight."""
         return range(self.top, min(self.top + self.height, self.count))

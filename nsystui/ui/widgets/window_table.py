@@ -193,8 +193,12 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     @property
     def current_row(self) -> Row | None:
-        """The row under the cursor, see ``row_at``."""
-        return self.row_at(self.cursor_row)
+        """The row under the cursor, ``None`` if missing or (``background``) its page has not arrived."""
+        if self._cache is None or not self.row_count:
+            return None
+        if not self.background:
+            self._read(self._cache, self._cache.missing(self.cursor_row, 1))
+        return self._cache.row(self.cursor_row)
 
     @property
     def current_values(self) -> dict[str, Value]:
@@ -277,14 +281,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._requested_order = (key, descending)
         self.post_message(SortRequested(self, key, descending))
 
-    def row_at(self, index: int) -> Row | None:
-        """Return a row, or ``None`` if missing or (``background``) its page has not arrived."""
-        if self._cache is None or not 0 <= index < len(self._cache):
-            return None
-        if not self.background:
-            self._read(self._cache, self._cache.missing(index, 1))
-        return self._cache.row(index)
-
     def _read(self, cache: PageCache, numbers: Sequence[int]) -> None:
         cache.read(numbers)
         if numbers and cache.failure is not None:
@@ -325,7 +321,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._redraw_row(self.cursor_row)
 
     def _redraw_row(self, row: int) -> None:
-        if self._window.shows(row):
+        if row in self._window.rows():
             self.refresh(Region(0, self._above + 1 + row - self._window.top, self.size.width, 1))
 
     def _scroll(self, rows: int) -> None:
