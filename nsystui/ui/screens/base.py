@@ -182,6 +182,7 @@ class JobScreen(AskingScreen):
     AUTO_FOCUS = "*"
     show: Callable[[Any, bool], None]
     """Show an answer; ``same_place`` if only the data grew, so that the cursor should stay."""
+    _jump: object = None  # differs for each jump from another screen, which asks again; going back does not restore it
     NO_TIME: ClassVar[str] = "there is no time to select here"
     """Notice if there is no time to select."""
 
@@ -215,7 +216,7 @@ class JobScreen(AskingScreen):
 
     def parameters(self) -> Token:
         """Return what changes the answer except the selection: a grouping, a table, a zoom."""
-        return tuple(getattr(self, name) for name in self.PARAMETERS)
+        return (self._jump, *(getattr(self, name) for name in self.PARAMETERS))
 
     def ask_with(self, **changes: object) -> None:
         """Change attributes, and ask again, unless the screen was never shown."""

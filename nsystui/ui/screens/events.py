@@ -45,7 +45,7 @@ _CATEGORIES = {
 class EventsScreen(TableScreen):
     """The list of events, with the cursor on an event (``target``) if another screen jumps to it."""
 
-    PARAMETERS = ("chosen", "_jump")
+    PARAMETERS = ("chosen",)
     COUNTED = "events"
     ORDER = ("start", False)
     MODE_KEY = "6"
@@ -56,7 +56,6 @@ class EventsScreen(TableScreen):
     target: EventKey | None = None
     chosen: tuple[EventKind, ...] = ()
     searched: NameFilter | None = None
-    _jump: object = None  # differs for each jump
 
     def show_event(self, key: EventKey) -> None:
         """Move the cursor to an event, by time; list all kinds if its kind is not listed."""

@@ -166,7 +166,7 @@ class NvtxOutline(Outline[Node]):
 class NvtxScreen(OutlineScreen[Node]):
     """The tree of ranges."""
 
-    PARAMETERS = ("by", "fold", "_jump")
+    PARAMETERS = ("by", "fold")
     COUNTED = "ranges"
     MODE_KEY = "5"
     SCREEN = "nvtx"
@@ -180,7 +180,6 @@ class NvtxScreen(OutlineScreen[Node]):
     outline: NvtxOutline | None = None
     _order_key = ""  # empty: the tree's natural order
     _target: EventKey | None = None
-    _jump: object = None  # differs for each jump
 
     def body(self) -> Iterable[Widget]:
         """Compose the tree with bars of GPU time, above the durations of a path's ranges."""
