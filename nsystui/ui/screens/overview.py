@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from textual import events, on
@@ -11,7 +12,7 @@ from textual.containers import Container
 from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, TableAnswer, iter_rows
-from nsystui.base.errors import reason_of
+from nsystui.base.errors import ExportError, reason_of
 from nsystui.base.selection import Selection
 from nsystui.questions.queries.question import question_named, view_of_table
 from nsystui.ui.loading import KeptOverview
@@ -86,6 +87,7 @@ class OverviewScreen(TablesScreen):
         self._kept: KeptOverview | None = None  # while it is shown
         self._title_and_head: tuple[str, list[list[TextPart]]] = ("", [])
         self._is_saved = False
+        self._is_remembered = False  # the first answers of commands
         self._sorted: dict[str, tuple[str, bool]] = {}  # by answer name
 
     def body(self) -> Iterable[Widget]:
@@ -259,6 +261,12 @@ class OverviewScreen(TablesScreen):
             answers = findings_answer(triage), ranks, picture.kernels
             kept = KeptOverview(*answers, *self._title_and_head, triage.losses, short, self._terminal)
             await to_thread(kept.save, self.explorer.source, job)
+        if is_complete and not self._is_remembered and (cache := job.session.cache) is not None and job.session.exports:
+            self._is_remembered = True
+            from nsystui.questions.answers.remembered import remember_first_questions
+
+            with suppress(ExportError, OSError):  # the commands compute them after a failure
+                await to_thread(remember_first_questions, job, cache)
 
     @property
     def _many_ranks(self) -> int:
