@@ -47,6 +47,7 @@ class EventsScreen(TableScreen):
     PARAMETERS = ("chosen", "_jumps")
     COUNTED = "events"
     ORDER = ("start", False)
+    SCREEN = "events"
     MODE_KEY = "6"
     PLACES = ("events", "table", "everywhere")
     STATE = (*TableScreen.STATE, "chosen", "searched")

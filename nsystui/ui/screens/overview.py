@@ -70,6 +70,7 @@ class OverviewScreen(TablesScreen):
     ``e`` and ``y`` use the table with the focus.
     """
 
+    SCREEN = "overview"
     MODE_KEY = "1"
     PLACES = ("overview", "table", "everywhere")
     AUTO_FOCUS = "#ranks"
