@@ -91,7 +91,7 @@ class NsystuiApp(App[int], LoadingListener):
     """The screens of nsystui for one job, which all show ``selection``; for logs without exports, only their screen.
 
     The return code is the exit status. After the screens close, the terminal shows a ``failure``, or the ``reasons``
-    for status 2. ``select``, ``go``, ``go_to_tab`` and ``open_screen`` are steps; ``go_back`` undoes the last step.
+    for status 2. ``select``, ``go`` and ``go_to_tab`` are steps; ``go_back`` undoes the last step.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -126,7 +126,6 @@ class NsystuiApp(App[int], LoadingListener):
         self.triage: Triage | None = None
         self.loading_now = True
         self.reasons: list[str] = []
-        self._paths: tuple[Path, ...] = ()
         self._steps: list[HistoryStep] = []
         self._loading: Loading | None = None
         self.nccl_log = LogState(source.logs)
@@ -302,11 +301,6 @@ class NsystuiApp(App[int], LoadingListener):
         if views := views_on(mode):
             self.screen.show_view(views[0].name)  # type: ignore[attr-defined]
 
-    def open_screen(self, screen: Screen[None]) -> None:
-        """Open a screen over the current screen, in one step."""
-        self.remember()
-        self.push_screen(screen)
-
     def open_view(self, view: View) -> Any:
         """Replace the current screen by another view of this tab, and return it."""
         root = self.screen_stack[0]
@@ -425,7 +419,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     def resume_loading(self) -> bool:
         """Resume loading exports that a stop left out; return whether there are any."""
-        states = enumerate(self.files[path] for path in self._paths)
+        states = enumerate(self.files.values())
         unread = [(number, state.path) for number, state in states if not (state.ready or state.failure)]
         if self.loading_now or self.job is None or not unread:
             return False
@@ -437,7 +431,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_own_task
     def job_started(self, job: OpenJob, paths: tuple[Path, ...]) -> None:
-        self.job, self._paths = job, paths
+        self.job = job
         self.files = {path: FileState(path) for path in paths}
         self.update_screen()
 

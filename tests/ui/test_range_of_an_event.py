@@ -93,7 +93,7 @@ async def test_an_nccl_kernel_says_its_step_message_and_who_came_last(job, cache
     async with running(job, cache, WIDE, "3", "enter") as (app, pilot):
         rows = app.screen.table.answer.records()
         here = next(number for number, row in enumerate(rows) if row["collective"] == "AllReduce")
-        app.screen.table.move_to(here)
+        app.screen.table.cursor_row = here
         seen = [details(await rested(pilot))]
         assert name_of_screen(await press(pilot, "enter")) == "EventsScreen"
         values = app.screen.values()

@@ -522,7 +522,7 @@ async def test_in_the_background_placeholders_stand_until_rows_arrive():
         answer.gate.clear()
         answer.asked.clear()
         for row in (2_000, 4_000, 6_000, 8_000):  # only the newest window is fetched
-            app.table.move_to(row)
+            app.table.cursor_row = row
             await asyncio.sleep(0)
         answer.gate.set()
         await rest()

@@ -1,23 +1,32 @@
-"""A row's details: paragraphs of facts, first its name. An event's details need queries: ask in a thread."""
+"""An event's details: paragraphs of facts, first its name. They need queries: ask in a thread."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Column, Row, Unit, Value, record
+import numpy as np
+
+from nsystui.base.answer import Row, Unit, record
+from nsystui.base.selection import Task
 from nsystui.base.text import counted
 from nsystui.base.units import Wording, format_value
-from nsystui.ui import keys
-
-if TYPE_CHECKING:
-    from nsystui.questions.events.listing import EventKey
-    from nsystui.questions.job.job import OpenJob
-    from nsystui.store.session import Session
-
-Details = list[list[str]]
-"""Paragraphs of facts; the first is the name alone."""
+from nsystui.questions.collectives.waiting import last_to_arrive
+from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.events.listing import (
+    EVENT_COLUMNS,
+    EventKey,
+    event_row,
+    facts,
+    key_of,
+    launch,
+    partners,
+    waited_for,
+)
+from nsystui.questions.host.gaps import before_launch
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.nvtx.around import capture_of, path_at
+from nsystui.questions.steps.task_steps import NO_STEP
+from nsystui.store.session import Session
+from nsystui.ui.widgets.panels import Details
 
 _BYTES = frozenset({"bytes", "static_shared_memory", "dynamic_shared_memory", "local_memory_per_thread", "send_bytes"})
 _SHAPES = ("grid", "block")
@@ -31,33 +40,12 @@ _EVENT_FIELDS = {
 """The event field that holds the same fact, by table column."""
 
 
-def doors_of(places: Sequence[str], is_event: bool) -> str:
-    """Return the keys that lead on from a row, in words; ``w`` (its range) only from an event."""
-    labels = {key.shown: key.label or key.help for key in keys.keys_of(places) if is_event or key.shown != "w"}
-    return "  ".join(
-        f"{shown} {labels[shown].partition(';')[0]}" for shown in ("⏎", "c", "w", "u", "M", "L") if labels.get(shown)
-    )
-
-
-def row_details(
-    columns: Sequence[Column], row: Row, name: str | None, facts: Mapping[str, str], around: Sequence[str] = ()
-) -> Details:
-    """Return a row's details: its name and the ``facts`` without room in the table.
-
-    ``name`` is the key of the name column.
-    """
-    title = str(record(columns, row).get(name or "") or f"{columns[0].label} {format_value(columns[0].unit, row[0])}")
-    return [[title], list(around), [words for key, words in facts.items() if key != name]]
-
-
 def event_details(job: OpenJob, row: Row, table_facts: Mapping[str, str] = MappingProxyType({})) -> Details:
     """Return an event's details: launch, NVTX ranges around it, position, facts.
 
     GPU work also has the thread's activity while the GPU was idle before it. ``table_facts`` that the event lacks
     precede its facts.
     """
-    from nsystui.questions.events.listing import EVENT_COLUMNS, facts, key_of, waited_for
-
     session, event = job.session, record(EVENT_COLUMNS, row)
     event_facts = facts(session, key_of(row))
     fields = {name: value for _, value, name in event_facts}
@@ -77,21 +65,17 @@ def event_details(job: OpenJob, row: Row, table_facts: Mapping[str, str] = Mappi
     position += [f"{word} {event[key]}" for key, word in _POSITION_WORDS.items() if event[key] is not None]
     if event["correlation_id"] is not None:
         position.append(f"correlation {event['correlation_id']:,}")
-    path = [*_capture(session, row), *_path(session, call if call is not None else row)]
+    captured = capture_of(session, key_of(row))  # of an operation of a CUDA graph
+    capture = path_at(session, key_of(row).report, *captured) if captured is not None else ()
+    path = [f"captured in NVTX {' › '.join(capture)}"] if capture else []
     shown = {"start", "duration", "correlation_id", *_POSITION_WORDS, *fields}
     return [
         [str(event["name"] or "")],
         [*partner, *([waited] if waited else []), *idle_before(job, row)],
-        path,
+        [*path, *_path(session, call if call is not None else row)],
         position,
         [*(words for key, words in table_facts.items() if _EVENT_FIELDS.get(key, key) not in shown), *shapes, *texts],
     ]
-
-
-def with_context(details: Details, context: Sequence[str]) -> Details:
-    """Return an event's details with its context, which is computed later."""
-    # The third paragraph has the NVTX ranges around an event.
-    return [[*context, *paragraph] if index == 2 else paragraph for index, paragraph in enumerate(details)]
 
 
 def event_context(job: OpenJob, key: EventKey) -> list[str]:
@@ -99,32 +83,19 @@ def event_context(job: OpenJob, key: EventKey) -> list[str]:
 
     Steps and collectives need the whole job: the first call takes as long as their screens.
     """
-    from nsystui.questions.events.kinds import EventKind
-
-    step_words = _step(job, key)
-    return step_words + _collective(job, key) if key.kind is EventKind.NCCL else step_words
-
-
-def _step(job: OpenJob, key: EventKey) -> list[str]:
-    import numpy as np
-
-    from nsystui.questions.events.listing import EVENT_COLUMNS, event_row, partners
-    from nsystui.questions.steps.task_steps import NO_STEP
-
     row = event_row(job.session, key, job.ranks)
     if row is not None and key.kind.on_stream:
         row = next(iter(partners(job.session, key, job.ranks).rows), None)
     event = {} if row is None else record(EVENT_COLUMNS, row)
-    if event.get("process") is None or event.get("start") is None:
-        return []
-    process, start = (np.array([int(event[name] or 0)]) for name in ("process", "start"))
-    number = int(job.steps().numbers_at(np.array([key.report]), process, start)[0])
-    return [] if number == NO_STEP else [f"step {number}"]
+    step_words = []
+    if event.get("process") is not None and event.get("start") is not None:
+        process, start = (np.array([int(event[name] or 0)]) for name in ("process", "start"))
+        number = int(job.steps().numbers_at(np.array([key.report]), process, start)[0])
+        step_words = [] if number == NO_STEP else [f"step {number}"]
+    return step_words + _collective(job, key) if key.kind is EventKind.NCCL else step_words
 
 
 def _collective(job: OpenJob, key: EventKey) -> list[str]:
-    from nsystui.questions.collectives.waiting import last_to_arrive
-
     kernels = job.pairing().kernels
     matches = kernels[(kernels["report"] == key.report) & (kernels["row"] == key.row)].to_dict("records")
     if not matches:
@@ -147,10 +118,6 @@ def _collective(job: OpenJob, key: EventKey) -> list[str]:
 
 def idle_before(job: OpenJob, row: Row) -> list[str]:
     """Return a sentence on the thread's activity while the GPU was idle before an operation, if any."""
-    from nsystui.base.selection import Task
-    from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
-    from nsystui.questions.host.gaps import before_launch
-
     key, event = key_of(row), record(EVENT_COLUMNS, row)
     process, device = event["process"], event["device"]
     if not key.kind.on_stream or not isinstance(process, int) or not isinstance(device, int):
@@ -161,9 +128,6 @@ def idle_before(job: OpenJob, row: Row) -> list[str]:
 
 def _partner(job: OpenJob, row: Row) -> tuple[list[str], Row | None]:
     """Return a launch's other end in words, and the API call of GPU work."""
-    from nsystui.questions.events.kinds import EventKind
-    from nsystui.questions.events.listing import key_of, partners
-
     key = key_of(row)
     if key.kind is not EventKind.API and not key.kind.on_stream:
         return [], None
@@ -171,44 +135,22 @@ def _partner(job: OpenJob, row: Row) -> tuple[list[str], Row | None]:
     if not answer.rows:
         return [answer.reason], None
     partner = answer.rows[0]
+    name = str(record(EVENT_COLUMNS, partner)["name"])
     if key.kind.on_stream:
-        return [f"launched by {_name(partner)}, {_delay(partner, row)}"], partner
+        return [f"launched by {name}, {_delay(partner, row)}"], partner
     if len(answer.rows) > 1:
         return [f"launched {counted(len(answer.rows), 'operation')}", _delay(row, partner)], None
-    name = str(_name(partner))
     return [f"launched {job.smart_names().get(name, name)}, {_delay(row, partner)}"], None
 
 
 def _delay(call: Row, work: Row) -> str:
-    from nsystui.questions.events.listing import launch
-
     delays = launch(call, work)
     wording = Wording.of(Unit.DURATION, (delays.delay,))
     queue = "began before the call returned" if delays.queue is None else f"queued {wording.words(delays.queue)}"
     return f"{wording.words(delays.delay)} from call to start ({queue})"
 
 
-def _name(row: Row) -> Value:
-    from nsystui.questions.events.listing import EVENT_COLUMNS
-
-    return record(EVENT_COLUMNS, row)["name"]
-
-
-def _capture(session: Session, row: Row) -> list[str]:
-    """Describe the NVTX ranges in which an operation of a CUDA graph was captured."""
-    from nsystui.questions.events.listing import key_of
-    from nsystui.questions.nvtx.around import capture_of, path_at
-
-    captured = capture_of(session, key_of(row))
-    path = path_at(session, key_of(row).report, *captured) if captured is not None else ()
-    return [f"captured in NVTX {' › '.join(path)}"] if path else []
-
-
 def _path(session: Session, row: Row) -> list[str]:
-    from nsystui.questions.events.kinds import EventKind
-    from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
-    from nsystui.questions.nvtx.around import path_at
-
     event, key = record(EVENT_COLUMNS, row), key_of(row)
     if event["tid"] is None:
         return []

@@ -36,7 +36,7 @@ from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 from nsystui.ui.pictures.selection import inside, span_words
-from nsystui.ui.widgets.panels import TextPart, wrapped
+from nsystui.ui.widgets.panels import PartLine, TextPart, wrapped
 from nsystui.ui.widgets.strip_chart import Lane
 
 Bins = tuple[float, ...]
@@ -409,21 +409,20 @@ def compared_lanes(
 
 # -- the details ------------------------------------------------------------------------------------------------------
 
-_Line = list[TextPart]
 _Columns = tuple[int, int]
 """The first and last column in view."""
 
 
 def detail_lines(
     picture: GpuPicture, lane: int, columns: _Columns, times: tuple[int, int], marked: bool, width: int, max_lines: int
-) -> list[_Line]:
+) -> list[PartLine]:
     """Return the lines below the lanes: at most ``max_lines`` lines of ``width`` cells.
 
     ``columns`` of ``times`` (ns) are under the cursor or ``marked``.
     """
     gpu = picture.gpus[picture.owners[lane]]
     when = [("marked " if marked else "column ", ""), (span_words(Window(*times)), "bold")]
-    lines: list[_Line] = [[(_device_words(gpu), "bold")], [*when, ("   enter selects it for every screen", "dim")]]
+    lines: list[PartLine] = [[(_device_words(gpu), "bold")], [*when, ("   enter selects it for every screen", "dim")]]
     lines += wrapped(_work_values(gpu, picture.parts, columns), width)
     shares = [(metric, mean(metric.bins, columns)) for metric in gpu.metrics]
     # Short: ten metrics must fit on two lines.

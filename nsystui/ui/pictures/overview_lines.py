@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from nsystui.base.text import counted, few, safe_text, shorten, width_of
 from nsystui.base.units import format_value
 from nsystui.questions.queries.question import SCREENS, view_of_table
 from nsystui.ui import keys
-from nsystui.ui.widgets.panels import TextPart, wrapped
+from nsystui.ui.widgets.panels import PartLine, TextPart, wrapped
 from nsystui.ui.widgets.stacks import stack_cells
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from nsystui.ui.app import FileState
     from nsystui.ui.pictures.overview import IdlePicture, OverviewPicture
 
-
-_Line = list[TextPart]
 
 LABEL_WIDTH = 10
 _SEPARATOR = " · "
@@ -57,7 +56,7 @@ FILE_COLUMNS = (
 # -- the facts --------------------------------------------------------------------------------------------------------
 
 
-def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: int = 2) -> tuple[str, list[_Line]]:
+def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: int = 2) -> tuple[str, list[PartLine]]:
     """Return the title line and the lines of facts below it, each of ``width`` cells.
 
     The title line keeps the screens' names. ``so_far``: more reports are being read. A single line keeps the quality of
@@ -79,7 +78,7 @@ def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: in
     return title, [_line(words, width) for words in (job, machine) if words]
 
 
-def _line(facts: Sequence[str], width: int) -> _Line:
+def _line(facts: Sequence[str], width: int) -> PartLine:
     """Return the facts that fit on a line; the first is cut if it does not fit."""
     shown = list(facts)
     while len(shown) > 1 and width_of(_SEPARATOR.join(shown)) > width:
@@ -87,11 +86,10 @@ def _line(facts: Sequence[str], width: int) -> _Line:
     return [(_SEPARATOR.join(shown), "")]
 
 
-def _percent(value: float | None) -> str:
-    return format_value(Unit.PERCENT, value)
-
-
 # -- where the GPU time went ------------------------------------------------------------------------------------------
+
+
+_percent = partial(format_value, Unit.PERCENT)
 
 
 def strip_width(width: int) -> int:
@@ -108,7 +106,7 @@ _PARTS = (
 
 def time_lines(
     picture: OverviewPicture, idle: IdlePicture | None, triage: Triage | None, width: int, rows: int, coloured: bool
-) -> list[_Line]:
+) -> list[PartLine]:
     """Return the GPU time of all devices: a bar with its parts, what blocks compute, idle time by cause, a strip.
 
     Empty without devices. ``rows``: height of the strip over time; 0 if there is room for little else.
@@ -136,11 +134,11 @@ def time_lines(
     return lines
 
 
-def _bar_line(picture: OverviewPicture, spent: Breakdown, width: int) -> _Line:
+def _bar_line(picture: OverviewPicture, spent: Breakdown, width: int) -> PartLine:
     mean_time = format_value(Unit.DURATION, spent.time / picture.devices)
     total = f"  of {picture.devices:,} × {mean_time}" if picture.devices > 1 else f"  of {mean_time}"
     cells = max(0, width - LABEL_WIDTH - width_of(total))
-    line: _Line = [("GPU time".ljust(LABEL_WIDTH), "bold")]
+    line: PartLine = [("GPU time".ljust(LABEL_WIDTH), "bold")]
     edge, previous = 0, 0
     for field, _, category, glyph in _PARTS:
         edge += getattr(spent, field)
@@ -173,7 +171,7 @@ _BLOCKER_CATEGORIES = {
 """Categories of the blockers of compute; all others are idle."""
 
 
-def blocked_lines(triage: Triage, width: int) -> list[_Line]:
+def blocked_lines(triage: Triage, width: int) -> list[PartLine]:
     """Return ``a step: compute 79.1 %  late launches 10.4 %  NCCL 9.8 %``: as many as fit on a line."""
     scope = "a step: " if triage.has_steps else "overall: "
     parts = [
@@ -184,7 +182,7 @@ def blocked_lines(triage: Triage, width: int) -> list[_Line]:
     return wrapped(parts, width, (f"{'blocked'.ljust(LABEL_WIDTH)}{scope}", "bold"))[:1]
 
 
-def idle_lines(idle: IdlePicture, width: int, max_lines: int = 2) -> list[_Line]:
+def idle_lines(idle: IdlePicture, width: int, max_lines: int = 2) -> list[PartLine]:
     """Return ``start-up 18.2 % (…)  gaps 7.7 % (cudaMalloc in `data loading` 6.1 %, …)  short gaps 0.3 %  tail 0.0 %``.
 
     Shows as many causes as fit on ``max_lines`` lines, without a break inside a part.
@@ -203,7 +201,7 @@ def idle_lines(idle: IdlePicture, width: int, max_lines: int = 2) -> list[_Line]
     return lines
 
 
-def stacked(strips: Sequence[Sequence[float]], width: int, rows: int, coloured: bool) -> list[_Line]:
+def stacked(strips: Sequence[Sequence[float]], width: int, rows: int, coloured: bool) -> list[PartLine]:
     """Return shares of the same columns on top of each other: ``rows`` lines of ``width`` cells, the top line first.
 
     Without colours the stack has the shape of its sum.
@@ -221,7 +219,7 @@ def stacked(strips: Sequence[Sequence[float]], width: int, rows: int, coloured: 
 # -- remarks ----------------------------------------------------------------------------------------------------------
 
 
-def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: int, max_lines: int) -> list[_Line]:
+def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: int, max_lines: int) -> list[PartLine]:
     """Return warnings about the numbers, worst first, in at most ``max_lines`` lines."""
     from nsystui.questions.queries.reports import lost_events
 
@@ -245,7 +243,7 @@ def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: i
     return lines
 
 
-def failure_lines(states: Iterable[FileState], width: int) -> list[_Line]:
+def failure_lines(states: Iterable[FileState], width: int) -> list[PartLine]:
     """Return the files that cannot be used: up to two with reasons, else one and a count."""
     failed = [state for state in states if state.failure]
     shown = failed if len(failed) <= 2 else failed[:1]
@@ -257,7 +255,7 @@ def failure_lines(states: Iterable[FileState], width: int) -> list[_Line]:
     return lines
 
 
-def labelled(label: str, text: str, width: int, max_lines: int = 2) -> list[_Line]:
+def labelled(label: str, text: str, width: int, max_lines: int = 2) -> list[PartLine]:
     """Return ``text`` after ``label``, on at most ``max_lines`` lines."""
     lines = textwrap.wrap(safe_text(text), max(20, width - len(label)), max_lines=max_lines, placeholder=" …")
     return [[(" " * len(label) if number else label, "bold"), (line, "")] for number, line in enumerate(lines)]

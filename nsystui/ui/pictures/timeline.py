@@ -43,7 +43,7 @@ from nsystui.store import tables
 from nsystui.ui.pictures.details import event_details
 from nsystui.ui.pictures.selection import inside
 from nsystui.ui.widgets.lane_chart import LaneLine
-from nsystui.ui.widgets.panels import TextPart
+from nsystui.ui.widgets.panels import PartLine
 
 # Queries are planned for every open report: with at most this many, the first picture has names.
 _FEW_REPORTS = 16
@@ -178,7 +178,6 @@ def _names(drawn: LaneText) -> Iterator[tuple[int, str]]:
             yield full_columns[0], text
 
 
-_Line = list[TextPart]
 LOW, HEIGHT = 5, 6
 """Lines of the details on low and on other terminals."""
 _WORDS = {
@@ -204,9 +203,9 @@ class EventFacts:
 
 def column_line(
     picture: LanePicture, column: int, times: tuple[int, int], time: int, mark: int | None, width: int
-) -> _Line:
+) -> PartLine:
     """Return the cursor's time and its column's contents; categories are letters if their words do not fit."""
-    parts: _Line = []
+    parts: PartLine = []
     if mark is not None:
         parts += [(f"◆ {format_value(Unit.DURATION, abs(time - mark))}", "bold"), (" from the mark  ", "")]
     moment, length = format_value(Unit.TIME, time), format_value(Unit.DURATION, times[1] - times[0])
@@ -215,7 +214,7 @@ def column_line(
         return [*parts, (" not recorded", "dim")]
     shares = {name: share[column] for name, share in picture.columns.shares.items() if share[column] > 0}
     idle, line = 1 - float(picture.columns.busy[column]), parts
-    rest: _Line = [(f"  {'off CPU' if picture.lane.is_cpu else 'idle'} {_percent(idle)}", "dim")] if idle > 0 else []
+    rest: PartLine = [(f"  {'off CPU' if picture.lane.is_cpu else 'idle'} {_percent(idle)}", "dim")] if idle > 0 else []
     for words in (_WORDS, {**_WORDS, **LETTERS}):
         texts = (" ".join(filter(None, (words[name], _percent(share)))) for name, share in shares.items())
         line = [*parts, *((f"  {text}", name) for text, name in zip(texts, shares, strict=True)), *rest]

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 from nsystui.base.errors import MissingDataError, UsageError, reason_of
 from nsystui.base.selection import Selection, parse_numbers, window_words
 from nsystui.base.text import counted, spans
+from nsystui.exports.discover import files_of
+from nsystui.output.files import TargetExistsError, propose_name, refuse_inputs, save, save_text
+from nsystui.output.formats import DRAWING, format_for_path, row_for_clipboard
 from nsystui.questions.queries.question import view_named
 from nsystui.ui.widgets.frame import KeyLine
 from nsystui.ui.widgets.prompt import LinePrompt
@@ -167,8 +170,6 @@ class AskingScreen(ThrottledScreen[None]):
 
     def proposed_name(self, table: str) -> str | None:
         """Return the file name that ``e`` proposes; ``None`` before a report is loaded."""
-        from nsystui.output.files import propose_name
-
         job, name = self.explorer.job_name, self.selection.name
         return propose_name(job, table, name.text if name else None, ".csv") if self.job is not None else None
 
@@ -191,15 +192,11 @@ class AskingScreen(ThrottledScreen[None]):
             self.ask_for_file(label, proposed, self._check_format, self.export_to)
 
     def _check_format(self, text: str) -> None:
-        from nsystui.output.formats import DRAWING, format_for_path
-
         if format_for_path(text) == DRAWING and self.drawing_to_export() is None:
             raise UsageError("SVG is for drawings, and this is a table: .csv .json .md .parquet .txt")
 
     def export_to(self, path: Path) -> None:
         """Write the table, or the drawing if the path ends in .svg."""
-        from nsystui.output.formats import DRAWING, format_for_path
-
         if format_for_path(path) != DRAWING:
             self.export_table(path)
         elif (draw := self.drawing_to_export()) is not None:
@@ -207,14 +204,10 @@ class AskingScreen(ThrottledScreen[None]):
 
     def export_table(self, path: Path) -> None:
         """Write the table, which may have grown while the name was typed."""
-        from nsystui.output.files import save
-
         if (answer := self.answer_to_export()) is not None:
             self.write(path, counted(len(answer), "row"), partial(save, answer))
 
     def action_copy_row(self) -> None:
-        from nsystui.output.formats import row_for_clipboard
-
         copied = self.row_to_copy()
         if copied is None:
             self.say("there is no row here to copy")
@@ -236,9 +229,6 @@ class AskingScreen(ThrottledScreen[None]):
     @in_background("export", exclusive=False)
     async def write(self, path: Path, contents: str, writer: _Writer, overwrite: bool = False) -> None:
         """Write a file in a thread. Messages describe it by ``contents``, then by the rows that ``writer`` returns."""
-        from nsystui.exports.discover import files_of
-        from nsystui.output.files import TargetExistsError, refuse_inputs
-
         self.say(f"writing {contents} to {path}…")
         inputs = [name for source in self.explorer.sources for name in (*source.files, *source.logs)]
 
@@ -268,7 +258,6 @@ def _seconds(time: int) -> str:
 
 
 def _write_drawing(draw: Callable[[], Drawing | None], path: Path, overwrite: bool) -> None:
-    from nsystui.output.files import save_text
     from nsystui.output.svg import svg
 
     drawing = draw()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from asyncio import to_thread
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -174,8 +173,8 @@ class JobScreen(AskingScreen):
     ``MODE_KEY`` is the key of its mode; ``PLACES`` are the places of its keys (``ui.keys``), most specific first, from
     which its bindings are made. A drilled screen is above the mode's screen.
 
-    ``SCREEN`` is its name if it shows views of a tab. ``PARAMETERS`` names the attributes that change
-    the answer, ``STATE`` the attributes that going back restores, in addition to the cursors of its tables.
+    ``SCREEN`` is its name if it shows views of a tab. ``PARAMETERS`` names the attributes that change the answer, which
+    are replaced, never changed. Going back restores them, those in ``STATE``, and the cursors.
     """
 
     MODE_KEY: str = ""
@@ -262,7 +261,7 @@ class JobScreen(AskingScreen):
         yield ChoiceLine(id="choices")
         yield from self.body()
         left_out = NoteLines(id="left-out")
-        left_out.allow(2)
+        left_out.max_lines = 2
         yield left_out
         yield LinePrompt(id="prompt")
         yield KeyLine(keys.key_line(*self.places()), id="keys")
@@ -398,13 +397,13 @@ class JobScreen(AskingScreen):
 
     def state(self) -> ScreenState:
         """Return the state that going back restores."""
-        values = {name: copy(getattr(self, name)) for name in self.STATE}
+        values = {name: getattr(self, name) for name in (*self.PARAMETERS, *self.STATE)}
         return ScreenState(values, {table: table.cursor_row for table in self.query(WindowTable)}, self.focused)
 
     def restore(self, state: ScreenState) -> None:
         """Restore a state; the cursors follow once the rows are shown."""
         for name, value in state.values.items():
-            setattr(self, name, copy(value))
+            setattr(self, name, value)
         self._saved_state = state
 
     def _restore_cursors(self) -> None:
@@ -413,7 +412,7 @@ class JobScreen(AskingScreen):
             return
         self._saved_state = None
         for table, row in state.cursors.items():
-            table.move_to(row)
+            table.cursor_row = row
         if state.focused is not None and state.focused.is_attached and not self.prompt.is_open:
             self.set_focus(state.focused)
 

@@ -1,6 +1,6 @@
 """Base classes for screens with a chart over time and details below it, with and without zoom."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from textual.widget import Widget
 from nsystui.base.answer import Row
 from nsystui.base.selection import Selection, Window
 from nsystui.ui.pictures.selection import panned, zoomed
-from nsystui.ui.screens.base import JobScreen, ScreenState
+from nsystui.ui.screens.base import JobScreen
 from nsystui.ui.widgets.panels import PartLines
 from nsystui.ui.widgets.strip_chart import StripChart
 from nsystui.ui.widgets.time_chart import TimeChart
@@ -102,26 +102,17 @@ class ZoomableChartScreen(ChartScreen):
     times_of: Callable[[int], tuple[int, int]]
     """Return the start and the end of a column, ns."""
 
-    def __init__(self, *crumbs: str) -> None:
-        super().__init__(*crumbs)
-        self._positions: dict[Selection, Position] = {}
+    STATE = ("_positions",)
+    _positions: Mapping[Selection, Position] = {}
 
     @property
     def position(self) -> Position:
         """The position in the current selection; at first, all of the selection is in view."""
         return self._positions.get(self.selection, Position())
 
-    def move_to(self, **changes: Any) -> None:
-        self._positions[self.selection] = replace(self.position, **changes)
-
-    def take_position(self, selection: Selection, **changes: Any) -> None:
-        """Use the current position, with changes, in another selection."""
-        self._positions[selection] = replace(self.position, **changes)
-
-    def state(self) -> ScreenState:
-        """Return the state that going back restores, with the positions in all selections."""
-        state = super().state()
-        return replace(state, values={**state.values, "_positions": {**self._positions}})
+    def move_to(self, selection: Selection | None = None, **changes: Any) -> None:
+        """Change the position in the current selection, or use the changed position in another selection."""
+        self._positions = {**self._positions, selection or self.selection: replace(self.position, **changes)}
 
     @property
     def view(self) -> Window | None:
@@ -129,34 +120,24 @@ class ZoomableChartScreen(ChartScreen):
         return self.position.view
 
     @property
-    def base(self) -> Window | None:
-        """The whole selection; ``None`` until the chart is drawn."""
-        return self.picture.base if self.picture is not None else None
-
-    @property
     def time(self) -> int:
         """The time under the cursor, ns."""
         raise NotImplementedError
 
-    @property
-    def columns(self) -> int:
-        """The number of columns of the chart; a column is at least 1 ns."""
-        width: int = self.chart.chart_width
-        return width
-
     def action_zoom(self, direction: int) -> None:
         """Zoom in (1) or out (-1) around the cursor."""
-        base, reason = self.base, self.why_empty()
-        if base is None or reason:
+        reason = self.why_empty()
+        if self.picture is None or reason:
             self.say(reason)
             return
-        view = self.view or base
-        if direction > 0 and view.end - view.start <= self.columns:
+        base = self.picture.base
+        view, columns = self.view or base, self.chart.chart_width  # a column is at least 1 ns
+        if direction > 0 and view.end - view.start <= columns:
             self.say("a column is 1 ns already")
         elif direction < 0 and self.view is None:
             self.say("this is all of the selection: Esc goes back to the previous one")
         else:
-            self.look_at(zoomed(view, base, self.time, direction > 0, self.columns), self.time)
+            self.look_at(zoomed(view, base, self.time, direction > 0, columns), self.time)
 
     @on(TimeChart.Wheel)
     def _wheel(self, message: TimeChart.Wheel) -> None:
@@ -167,11 +148,11 @@ class ZoomableChartScreen(ChartScreen):
 
     def action_pan(self, direction: int) -> None:
         """Move the view later (1) or earlier (-1)."""
-        base, view = self.base, self.view
-        if base is None or view is None:
+        picture, view = self.picture, self.view
+        if picture is None or view is None:
             self.say("all of the selection is in view: + zooms in")
             return
-        moved = panned(view, base, direction)
+        moved = panned(view, picture.base, direction)
         if moved is None:
             self.say("the selection ends here")
         else:

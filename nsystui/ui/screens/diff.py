@@ -18,16 +18,17 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, parse_numbers
 from nsystui.base.text import safe_text, shorten, spans, width_of
 from nsystui.exports.discover import discover
+from nsystui.output.files import propose_name
 from nsystui.questions.compare import TABLES, ComparisonOptions, Side, worded
 from nsystui.questions.compare.pairs import GONE
 from nsystui.questions.compare.side import smart_names_of
 from nsystui.questions.compare.summary import ComparisonSummary
+from nsystui.questions.job.opening import open_at
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
-from nsystui.ui.pictures.details import Details, row_details
-from nsystui.ui.screens.table import FilteredTableScreen, names_choice, rows_with
+from nsystui.ui.screens.table import FilteredTableScreen, names_choice, row_details, rows_with
 from nsystui.ui.widgets.frame import Choice, SelectionLine
-from nsystui.ui.widgets.panels import PartLines
+from nsystui.ui.widgets.panels import Details, PartLines
 
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
@@ -38,8 +39,8 @@ _SUMMARY = "summary"
 _FRAME = 5
 """Lines around the table: title, sides, tables, headings, keys."""
 _MIN_NOTES = 4
-_VIEWS = {"kernels": "kernels", "nvtx": "nvtx", "nccl": "nccl", "memory": "memory", "api": "api"}
-"""The view that opens the names of a table."""
+_VIEWS = ("kernels", "nvtx", "nccl", "memory", "api")
+"""The tables with names that the view of the same name opens."""
 
 
 class DiffScreen(FilteredTableScreen):
@@ -138,9 +139,8 @@ class DiffScreen(FilteredTableScreen):
         self._share_room()
 
     def _share_room(self) -> None:
-        self.notes.allow(
-            max(_MIN_NOTES, self.app.size.height - _FRAME - len(self.verdict.texts) - self.table.row_count)
-        )
+        room = self.app.size.height - _FRAME - len(self.verdict.texts) - self.table.row_count
+        self.notes.max_lines = max(_MIN_NOTES, room)
 
     def show_waiting(self) -> None:
         super().show_waiting()
@@ -278,7 +278,7 @@ class DiffScreen(FilteredTableScreen):
         selection = replace(side.selection, name=NameFilter(f"re:^{pattern}$", name))
         if self._diff_app is not None:
             await self._diff_app.open_side(side, "AB"[number])
-        await self.go_to_view(_VIEWS[table], selection, names=names.value)
+        await self.go_to_view(table, selection, names=names.value)
 
     def answer_to_export(self) -> Answer | None:
         """Return the table without bars; for the summary, plain values with a column of units."""
@@ -288,8 +288,6 @@ class DiffScreen(FilteredTableScreen):
         return shown.plain if isinstance(shown, WithBars) else shown
 
     def proposed_name(self, table: str) -> str | None:
-        from nsystui.output.files import propose_name
-
         if self.sides is None:
             return None
         labels = [side.label for side in self.sides]
@@ -311,8 +309,6 @@ def comparison_with(job: OpenJob, selection: Selection, text: str) -> DiffScreen
     # A text of numbers, such as ``0-3 -- 4-7``, names ranks unless a file has that name.
     if re.fullmatch(r"[\d\s,-]+", text) and not os.path.lexists(text.strip()):
         return comparison_of_ranks(job, selection, *groups_of(job, text))
-    from nsystui.questions.job.opening import open_at
-
     try:
         names = tuple(os.path.expanduser(word) for word in shlex.split(text))
     except ValueError as error:

@@ -15,10 +15,8 @@ from nsystui.questions.efficiency.result import Efficiency, Factor, Useful, devi
 from nsystui.questions.job.job import OpenJob
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.frame import Choice
-from nsystui.ui.widgets.panels import PartLines, TextPart
+from nsystui.ui.widgets.panels import PartLine, PartLines
 from nsystui.ui.widgets.repainting import in_background
-
-_Line = list[TextPart]
 
 _NAME_WIDTH = 27
 _VALUE_WIDTH = 8
@@ -28,12 +26,12 @@ LOWEST = "◂ "
 """The mark of the factor that lost most."""
 
 
-def factor_lines(factors: Sequence[Factor], width: int) -> list[_Line]:
+def factor_lines(factors: Sequence[Factor], width: int) -> list[PartLine]:
     """Return the lines of a tree with factors below their product, without factors of an unknown product."""
     shown = _without_unknown(factors)
     top_factors = [item for item in shown if item.depth == 1 and item.value is not None]
     lowest = min(top_factors, key=attrgetter("value")) if len(top_factors) > 1 else None
-    lines: list[_Line] = []
+    lines: list[PartLine] = []
     for factor, branch in zip(shown, _branches(shown), strict=True):
         is_lowest = factor is lowest and (factor.value or 0) < 1
         style = "bold" if factor.depth == 0 or is_lowest else ""
@@ -88,7 +86,6 @@ class EfficiencyScreen(TableScreen):
     PARAMETERS = ("what", "useful")
     MODE_KEY = "4"
     SCREEN = "efficiency"
-    STATE = (*TableScreen.STATE, "what", "useful")
     ELASTIC = "rank"
     PLACES = ("efficiency", "table", "everywhere")
     NO_TIME = "these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy"

@@ -12,10 +12,11 @@ from nsystui.questions.events.kinds import RUNTIMES, EventKind, kinds_of
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, key_of, partners, window_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.paged import smart_named
-from nsystui.ui.pictures.details import Details, event_details
+from nsystui.ui.pictures.details import event_details
 from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, name_filter
+from nsystui.ui.widgets.panels import Details
 from nsystui.ui.widgets.repainting import in_background
 
 
@@ -44,29 +45,26 @@ _CATEGORIES = {
 class EventsScreen(TableScreen):
     """The list of events, with the cursor on an event (``target``) if another screen jumps to it."""
 
-    PARAMETERS = ("chosen", "_jumps")
+    PARAMETERS = ("chosen", "_jump")
     COUNTED = "events"
     ORDER = ("start", False)
     SCREEN = "events"
     MODE_KEY = "6"
     PLACES = ("events", "table", "everywhere")
-    STATE = (*TableScreen.STATE, "chosen", "searched")
+    STATE = (*TableScreen.STATE, "searched")
     BACKGROUND = True
 
-    def __init__(self, target: EventKey | None = None) -> None:
-        super().__init__()
-        self.target = target
-        self._jumps = 0
-        self.chosen: tuple[EventKind, ...] = ()
-        self.searched: NameFilter | None = None
+    target: EventKey | None = None
+    chosen: tuple[EventKind, ...] = ()
+    searched: NameFilter | None = None
+    _jump: object = None  # differs for each jump
 
     def show_event(self, key: EventKey) -> None:
         """Move the cursor to an event, by time; list all kinds if its kind is not listed."""
         self.target, self._sort = key, None
         if self.chosen and key.kind not in self.chosen:
             self.chosen = ()
-        self._jumps += 1
-        self.job_changed()
+        self.ask_with(_jump=object())
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[EventList, int | None]:
         events = job.once(
@@ -81,7 +79,7 @@ class EventsScreen(TableScreen):
             if position is None:
                 self.say("that event is outside the selection: T and an empty line select all time")
             else:
-                self.table.move_to(position)
+                self.table.cursor_row = position
             self.target = None
 
     def row_category(self, values: Record) -> str | None:
@@ -121,8 +119,7 @@ class EventsScreen(TableScreen):
     open_row = action_partner
 
     def action_ncu(self) -> None:
-        key = self.event_here()
-        show_ncu_commands(self, ncu_of_event(key) if key is not None else "there is no event here")
+        show_ncu_commands(self, ncu_of_event(self.event_here(), "there is no event here"))
 
     action_trace = export_trace
 
@@ -181,4 +178,4 @@ class EventsScreen(TableScreen):
         if index is None:
             self.say(reason)
         else:
-            self.table.move_to(index)
+            self.table.cursor_row = index

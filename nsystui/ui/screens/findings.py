@@ -22,7 +22,7 @@ from nsystui.questions.queries.question import view_named
 from nsystui.ui import keys
 from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.table import TableScreen, TextTableScreen
-from nsystui.ui.widgets.panels import PartLines, TextPart
+from nsystui.ui.widgets.panels import PartLine, PartLines
 from nsystui.ui.widgets.plots import bar
 from nsystui.ui.widgets.table_layout import BAR_WIDTH
 from nsystui.ui.widgets.window_table import WindowTable
@@ -49,11 +49,7 @@ COLUMNS = (
 )
 HEALTHY, NOT_CHECKED = "ok", "-"
 """Marks instead of a severity, in rows that are not findings."""
-_STYLES = {"error": "error", "warning": "warning"}
-"""The coloured severities."""
 _LABEL = 12
-_ROOMY = 30
-"""Minimum terminal height, lines, for empty lines around the evidence."""
 
 
 def findings_answer(triage: Triage) -> TableAnswer:
@@ -75,7 +71,7 @@ def _row(number: int, finding: Finding) -> Row:
     return (finding.severity.value[0].upper(), name, *amounts, finding.in_a_line, finding.sentence, number)
 
 
-def advice_lines(finding: Finding, width: int, room: int) -> list[list[TextPart]]:
+def advice_lines(finding: Finding, width: int, room: int) -> list[PartLine]:
     """Return the lines below the evidence, the less important parts only if all fit into ``room`` lines."""
     timeline = " · L Timeline there" if finding.window and finding.door.view != "timeline" else ""
     texts = {
@@ -93,7 +89,7 @@ def advice_lines(finding: Finding, width: int, room: int) -> list[list[TextPart]
     return [line for lines in parts.values() for line in lines]
 
 
-def _labelled(label: str, text: str, width: int) -> list[list[TextPart]]:
+def _labelled(label: str, text: str, width: int) -> list[PartLine]:
     lines = textwrap.wrap(safe_text(text), max(20, width - _LABEL), break_on_hyphens=False)
     return [[(("" if number else label).ljust(_LABEL), "bold"), (line, "")] for number, line in enumerate(lines)]
 
@@ -210,6 +206,7 @@ class FindingScreen(TableScreen):
     MODE_KEY = "1"
     PLACES = ("finding", "table", "everywhere")
     HAS_DETAILS = False  # the words around the evidence are the details
+    FREE_KEYS = ("enter",)  # opens the finding's view even without rows
     LENGTHS = ("max", "idle", "duration")
 
     def __init__(self, triage: Triage, number: int) -> None:
@@ -238,17 +235,17 @@ class FindingScreen(TableScreen):
         if window is not None and evidence is not None:
             starts = [record(evidence.columns, row).get("start") for row in evidence.page(0, len(evidence))]
             distances = {row: abs(start - window.start) for row, start in enumerate(starts) if isinstance(start, int)}
-        self.table.move_to(min(distances, key=distances.__getitem__, default=0))
+        self.table.cursor_row = min(distances, key=distances.__getitem__, default=0)
 
     def _show_words(self) -> None:
         width, height = self.app.size
-        self.set_class(height < _ROOMY, "-low")
         finding, cost = self.finding, ""
         if finding.cost is not None and finding.percent is not None:
             share = bar(finding.percent, 100.0, BAR_WIDTH).rstrip()
             cost = f"{format_value(Unit.DURATION, finding.cost)}, {finding.percent:.1f} % of the job  {share}"
         severity = finding.severity.value
-        heading = [(f"{severity.capitalize()}: {finding.id}  ", _STYLES.get(severity, "bold")), (cost, "")]
+        style = severity if severity in ("error", "warning") else "bold"
+        heading = [(f"{severity.capitalize()}: {finding.id}  ", style), (cost, "")]
         lines, evidence = [heading, *_labelled("", finding.sentence, width)], finding.evidence
         self.words.show_lines(lines)
         rows = min(_MIN_ROWS, len(evidence)) + bool(evidence.notes) if evidence else 0
@@ -270,10 +267,6 @@ class FindingScreen(TableScreen):
             self.job_changed()
         else:
             self.say("this is the " + ("last" if step > 0 else "first") + " finding")
-
-    def free_keys(self) -> frozenset[str]:
-        """Return Enter, which opens the finding's view even without rows."""
-        return frozenset({"enter"})
 
     def action_show_finding(self) -> None:
         self._go_to(self.finding)
@@ -301,7 +294,7 @@ async def show_finding(app: NsystuiApp, finding: Finding) -> None:
 
     door, selection = finding.door, app.selection
     if door.view == DIAGNOSTICS:
-        app.open_screen(screen_of("diagnostics"))
+        app.screen.lay_over(screen_of("diagnostics"))  # type: ignore[attr-defined]
         return
     if door.window is not None:
         margin = max(int(_AROUND * (door.window.end - door.window.start)), 1_000)

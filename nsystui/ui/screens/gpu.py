@@ -15,11 +15,11 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_allocations import AT_PEAK, NEVER_FREED, allocation_table
 from nsystui.questions.memory.gpu_memory import COLUMNS, memory_over_time
 from nsystui.ui.pictures import gpu as pictures
-from nsystui.ui.pictures.details import Details
 from nsystui.ui.pictures.selection import describe
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.screens.table import GroupedViewsScreen, TableScreen, ViewsScreen
 from nsystui.ui.widgets.frame import Choice
+from nsystui.ui.widgets.panels import Details
 from nsystui.ui.widgets.plots import blocks
 from nsystui.ui.widgets.strip_chart import StripChart, strips
 
@@ -116,11 +116,11 @@ class GpuScreen(ZoomableChartScreen):
         time = format_value(Unit.DURATION, visible)
         if picture.window != picture.base:
             time += f" of {format_value(Unit.DURATION, total)}"
-        self.show_title(right=f"{counted(count, 'GPU')} · {time}" if picture.lanes else "")
         if not picture.lanes:
             reasons = picture.notes or ("no GPU is in the selection: Esc goes back",)
-            self.show_empty("\n".join((*reasons, "", "1 Overview shows what was recorded")))
+            self.show_text("\n".join((*reasons, "", "1 Overview shows what was recorded")))
             return
+        self.show_title(right=f"{counted(count, 'GPU')} · {time}")
         self.show_empty("")
         window = picture.window
         self.chart.set_lanes(picture.lanes, window.start, window.end, picture.halves, picture.steps)
@@ -209,7 +209,7 @@ class GpuScreen(ZoomableChartScreen):
             self.say(f"rank {device.task.rank} is already the only rank")
         else:
             selection = self.selection.with_tasks(frozenset({device.task.task}))
-            self.take_position(selection)
+            self.move_to(selection)
             self.explorer.select(selection)
 
     def answer_to_export(self) -> Answer | None:

@@ -28,10 +28,10 @@ from nsystui.questions.host.gaps import parts_of_row
 from nsystui.questions.host.threads import COLUMNS as THREAD_COLUMNS
 from nsystui.questions.host.threads import thread_over_time
 from nsystui.questions.job.job import OpenJob
-from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.outline import Outline, OutlineLayout, OutlineScreen
 from nsystui.ui.screens.table import GroupedViewsScreen, TableScreen
 from nsystui.ui.widgets.frame import Choice
+from nsystui.ui.widgets.panels import Details
 from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
@@ -316,7 +316,6 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
     MODE_KEY = "8"
     SCREEN = "call tree"
     PLACES = ("call tree", "table", "everywhere")
-    STATE = (*OutlineScreen.STATE, "is_bottom_up")
     ASCENDING = ("call", "module", "mode")
     ELASTIC = "call"
     WAYS = ("top-down", "bottom-up")
@@ -349,11 +348,7 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
             lambda node: nodes.large_children(node.id) != 1,  # a chain of calls, which may be deep, has one indent
         )
         opened = self.opened_in(nodes) or set(nodes.hot)
-        self.show_outline(Outline(nodes, layout, self._order_key, self._sampling, opened))
-
-    def show_count(self) -> None:
-        if self.outline is not None and self.nodes is not None:
-            self.show_title(right=f"{len(self.outline):,} rows of {len(self.nodes):,} nodes")
+        self.show_outline(Outline(nodes, layout, self._order_key, len(nodes), self._sampling, opened))
 
     def row_category(self, values: Record) -> str | None:
         """Return the category of the path of most samples."""

@@ -18,11 +18,12 @@ from nsystui.questions.queries.distributions import Distribution, distribution
 from nsystui.questions.queries.mpi import is_by_range
 from nsystui.questions.queries.question import View, view_named
 from nsystui.questions.trace.ncu import of_name
-from nsystui.ui.pictures.details import Details, event_details
+from nsystui.ui.pictures.details import event_details
 from nsystui.ui.screens.events import find_partner
 from nsystui.ui.screens.other_tools import ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, ViewsScreen, names_choice
 from nsystui.ui.widgets.frame import Choice
+from nsystui.ui.widgets.panels import Details
 from nsystui.ui.widgets.plots import histogram_lines
 
 _KINDS = {"memory": EventKind.MEMORY, "api": EventKind.API, "os": EventKind.OS, "mpi": EventKind.MPI}
@@ -102,8 +103,7 @@ class KernelInstancesScreen(EventRowsScreen):
         return EventKind.NCCL if is_nccl_kernel(self.kernel) else EventKind.KERNEL
 
     def action_ncu(self) -> None:
-        key = self.event_here()
-        show_ncu_commands(self, ncu_of_event(key) if key is not None else "there is no launch here")
+        show_ncu_commands(self, ncu_of_event(self.event_here(), "there is no launch here"))
 
 
 class RangeInstancesScreen(EventRowsScreen):
@@ -142,6 +142,15 @@ class WorkInstancesScreen(EventRowsScreen):
         return EventKind.NVTX if is_range else _KINDS[self.work.name]
 
 
+def instances_of(kind: str, name: str, names: Names) -> EventRowsScreen | None:
+    """Return the launches, calls or ranges of a name, if rows of this kind are such names."""
+    if kind == "kernel":
+        return KernelInstancesScreen(name, names)
+    if kind == "range":
+        return RangeInstancesScreen(name)
+    return WorkInstancesScreen(name, WORKS[kind]) if kind in WORKS else None
+
+
 _GROUPS = {
     "": "name", "rank": "rank", "role": "role", "device": "device", "stream": "stream", "shape": "grid",
     "family": "family", "precision": "precision", "graph": "CUDA graph",
@@ -158,10 +167,7 @@ class KernelsScreen(ViewsScreen):
     SCREEN = "kernels"
     MODE_KEY = "2"
     PLACES = ("kernels", "kernel names", "table", "everywhere")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.options = {"names": Names.SMART.value, "by": "", "only": ""}
+    options = {"names": Names.SMART.value, "by": "", "only": ""}
 
     def places(self) -> tuple[str, ...]:
         """Return the key groups, without keys for kernel names unless rows are kernels."""
@@ -250,17 +256,11 @@ class KernelsScreen(ViewsScreen):
                 self.say("the names of these kernels do not show a precision: b returns to all names")
                 return
             self.explorer.remember()
-            self.options |= {"by": "", "only": kind}
-            self.job_changed()
+            self.ask_with(options={**self.options, "by": "", "only": kind})
             return
-        name = self.values().get("name")
-        if not isinstance(name, str):
-            return
-        row = self.answered.question.rows.kind
-        if row == "kernel":
-            self.lay_over(KernelInstancesScreen(name, Names(self.options["names"])))
-        elif row in WORKS:
-            self.lay_over(WorkInstancesScreen(name, WORKS[row]))
+        name, names = self.values().get("name"), Names(self.options["names"])
+        if isinstance(name, str) and (screen := instances_of(self.answered.question.rows.kind, name, names)):
+            self.lay_over(screen)
 
     def _select_stream(self) -> None:
         values, job = self.values(), self.explorer.job

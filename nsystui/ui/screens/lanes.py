@@ -93,8 +93,7 @@ class LanesScreen(ZoomableChartScreen):
             self.opened = picture.opened
         if not picture.lanes:
             reasons = picture.notes or ("no GPU work and no NVTX range is in the selection: Esc goes back",)
-            self.show_title()
-            self.show_empty("\n".join((*reasons, "", "1 Overview shows what was recorded")))
+            self.show_text("\n".join((*reasons, "", "1 Overview shows what was recorded")))
             return
         self.show_empty("")
         window = picture.window

@@ -85,7 +85,6 @@ class NcclCallsScreen(EventRowsScreen):
         self.go_to_event(event_key(report, EventKind(kind), row, start))
 
 
-_SIZE_KEYS = {NcclProperty.BYTES: "message_size", NcclProperty.POW2: "size_from", NcclProperty.SIZE: "bucket"}
 _SIZE_WORDS = {NcclProperty.BYTES: "exact size", NcclProperty.POW2: "power of two", NcclProperty.SIZE: "bucket"}
 _MIN_HEIGHT, _HEIGHT_SHARE = 11, 0.4
 """The minimum lines of the drawing, and its share of a tall screen."""
@@ -106,6 +105,8 @@ class CollectivesScreen(TableScreen):
     HAS_PANEL = True
     ELASTIC = "collective"
 
+    by: NcclProperty | None
+    answered: What = KERNEL
     _curves: Mapping[str, _Curve] = {}
     _link: LinkRate | None = None
     _is_without_wait = False
@@ -166,6 +167,14 @@ class CollectivesScreen(TableScreen):
         chart = framed([*map("".join, rows)], (curves[1], ends), width, words)
         return [_TITLE.format(wait_words), "  ".join(legend), *chart]
 
+    def row_category(self, values: Record) -> str | None:
+        return "nccl" if self.answered == KERNEL else "api"
+
+    def open_row(self) -> None:
+        if values := self.values():
+            groups = [NcclProperty.COLLECTIVE, *([self.by] if self.by is not None else [])]
+            self.lay_over(NcclCallsScreen(self.answered, {group: values[COLUMNS[group].key] for group in groups}))
+
     def has_view(self, view: View) -> bool:
         """Return whether there is a log for its view."""
         return view.name != "log" or bool(self.explorer.source.logs)
@@ -176,10 +185,9 @@ class NcclSizesScreen(CollectivesScreen):
 
     PARAMETERS = ("by",)
     SCREEN = "nccl sizes"
-    STATE = (*TableScreen.STATE, "by")
     PLACES = ("nccl sizes", "table", "everywhere")
 
-    by = NcclProperty.BYTES
+    by: NcclProperty = NcclProperty.BYTES
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, dict[str, _Curve], LinkRate | None]:
         pairing = job.pairing()
@@ -196,9 +204,6 @@ class NcclSizesScreen(CollectivesScreen):
     def empty_text(self, answer: Answer) -> str:
         return "no kernel here has a known message size\n" + super().empty_text(answer)
 
-    def row_category(self, values: Record) -> str | None:
-        return "nccl"
-
     @property
     def least_height(self) -> int:
         return max(_MIN_HEIGHT, int(self.size.height * _HEIGHT_SHARE))
@@ -212,11 +217,6 @@ class NcclSizesScreen(CollectivesScreen):
 
     def choices(self) -> tuple[Choice, ...]:
         return (*super().choices(), Choice.among("by", _SIZE_WORDS, self.by, lambda group: self.ask_with(by=group)))
-
-    def open_row(self) -> None:
-        if values := self.values():
-            row = {NcclProperty.COLLECTIVE: values["collective"], self.by: values[_SIZE_KEYS[self.by]]}
-            self.lay_over(NcclCallsScreen(KERNEL, row))
 
 
 def _is_without_wait(answer: Answer) -> bool:
@@ -248,11 +248,9 @@ class NcclScreen(CollectivesScreen):
 
     PARAMETERS = ("what", "by")
     SCREEN = "nccl"
-    STATE = (*TableScreen.STATE, "what", "by")
     PLACES = ("nccl", "table", "everywhere")
 
     what: What = KERNEL
-    answered: What = KERNEL
     _bars: Sequence[SizeBin] = ()
     by: NcclProperty | None = NcclProperty.SIZE
     _has_kernels = True
@@ -294,9 +292,6 @@ class NcclScreen(CollectivesScreen):
         note, answer = log_note(self.explorer.nccl_log), self.table.answer
         self.notes.show_notes([*([note] if note else []), *(answer.notes if answer else ())])
 
-    def row_category(self, values: Record) -> str | None:
-        return "nccl" if self.answered == KERNEL else "api"
-
     def counted(self) -> str:
         return "rows of kernels" if self.answered == KERNEL else "rows of CPU calls"
 
@@ -313,10 +308,3 @@ class NcclScreen(CollectivesScreen):
     def choices(self) -> tuple[Choice, ...]:
         words = {group: group.value if group else "collective" for group in _GROUPS}
         return (*super().choices(), Choice.among("by", words, self.by, lambda group: self.ask_with(by=group)))
-
-    def open_row(self) -> None:
-        if values := self.values():
-            row: dict[NcclProperty, Any] = {NcclProperty.COLLECTIVE: values["collective"]}
-            if self.by is not None:
-                row[self.by] = values[COLUMNS[self.by].key]
-            self.lay_over(NcclCallsScreen(self.answered, row))

@@ -11,6 +11,7 @@ from nsystui.base.answer import Answer, TableAnswer, Unit
 from nsystui.base.selection import NameFilter
 from nsystui.base.text import counted
 from nsystui.base.units import format_value
+from nsystui.output.files import propose_name
 from nsystui.questions.queries.question import View
 from nsystui.ui.screens.table import FilteredTableScreen, rows_with
 from nsystui.ui.widgets.frame import Choice, SelectionLine
@@ -55,11 +56,6 @@ class NcclLogScreen(FilteredTableScreen):
         """Return the key groups; without keys for exports if only logs are open."""
         return self.PLACES if self.explorer.source.files else ("nccl log alone", *self.PLACES)
 
-    @property
-    def nccl_log(self) -> LogState:
-        """The log, as far as it is read."""
-        return self.explorer.nccl_log
-
     def on_mount(self) -> None:
         """Read the logs of the exports, unless they were read."""
         if self.explorer.source.files:
@@ -75,23 +71,29 @@ class NcclLogScreen(FilteredTableScreen):
     def log_changed(self) -> None:
         self.show_status(self.explorer.status)
         self.show_selection()
-        if not self.nccl_log.tables or self.nccl_log.tables is not self._tables:
+        if not self.explorer.nccl_log.tables or self.explorer.nccl_log.tables is not self._tables:
             self._show_table(same_place=True)
 
     def show_waiting(self) -> None:
         """Show that the log is being read, or why it could not be read."""
         super().show_waiting()
         self.show_title(right="reading")
-        self.table.empty_text = self.nccl_log.failed or "reading the log: its tables grow until all of it is read"
+        self.table.empty_text = (
+            self.explorer.nccl_log.failed or "reading the log: its tables grow until all of it is read"
+        )
 
     def show_status(self, status: str) -> None:
-        super().show_status(self.nccl_log.status or status)
+        super().show_status(self.explorer.nccl_log.status or status)
 
     def show_selection(self) -> None:
         """Show logs, their size and the filter instead of the selection."""
-        names = self.nccl_log.names
+        log = self.explorer.nccl_log
+        names = log.names
         title = os.path.basename(names[0]) if len(names) == 1 else f"{len(names):,} logs"
-        parts = [title, *([format_value(Unit.BYTES, self.nccl_log.size)] if self.nccl_log.size else [])]
+        parts = [
+            title,
+            *([format_value(Unit.BYTES, log.size)] if log.size else []),
+        ]
         steps = self.explorer.source.log_steps
         parts += [f"steps {steps}"] if steps is not None else []
         parts += [f'filter "{self.words.words or self.words.text}"'] if self.words else []
@@ -99,7 +101,7 @@ class NcclLogScreen(FilteredTableScreen):
         self.query_one("#selection", SelectionLine).update(" · ".join(parts))
 
     def _show_table(self, same_place: bool = False) -> None:
-        self._tables = tables = self.nccl_log.tables
+        self._tables = tables = self.explorer.nccl_log.tables
         if not tables:
             self.show_waiting()
             return
@@ -108,7 +110,7 @@ class NcclLogScreen(FilteredTableScreen):
             self.name_of_table = "inspector"
         filled = self._tables_with_rows()
         missing = [name for name in _CALL_TABLES if name not in filled and name != self.name_of_table]
-        is_read = self.nccl_log.is_over and not self.nccl_log.is_stopped
+        is_read = self.explorer.nccl_log.is_over and not self.explorer.nccl_log.is_stopped
         self._remark = f"no {', '.join(missing)} in it" if missing and is_read and not is_inspected else ""
         self.show_selection()
         elastic = {"rings": "ring", "problems": "evidence", "settings": "value"}
@@ -123,7 +125,7 @@ class NcclLogScreen(FilteredTableScreen):
 
     def empty_text(self, answer: Answer) -> str:
         """Return the reason why the table is empty; while reading, rows may follow."""
-        if (answer.total and self.words) or self.nccl_log.is_over or not any(map(len, self._tables.values())):
+        if (answer.total and self.words) or self.explorer.nccl_log.is_over or not any(map(len, self._tables.values())):
             return super().empty_text(answer)
         return "no rows of this table so far"
 
@@ -174,9 +176,7 @@ class NcclLogScreen(FilteredTableScreen):
 
     def proposed_name(self, table: str) -> str | None:
         """Return a file name after the log."""
-        from nsystui.output.files import propose_name
-
-        names = self.nccl_log.names
+        names = self.explorer.nccl_log.names
         words = (self.words.words or self.words.text) if self.words else None
         if len(names) > 1:
             return propose_name("nccl-log", self.name_of_table, words, ".csv")

@@ -166,11 +166,11 @@ class NvtxOutline(Outline[Node]):
 class NvtxScreen(OutlineScreen[Node]):
     """The tree of ranges."""
 
-    PARAMETERS = ("by", "fold", "_jumps")
+    PARAMETERS = ("by", "fold", "_jump")
+    COUNTED = "ranges"
     MODE_KEY = "5"
     SCREEN = "nvtx"
     BAR_CATEGORY = "compute"
-    STATE = (*OutlineScreen.STATE, "by", "fold")
     PLACES = ("nvtx", "table", "everywhere")
     ASCENDING = ("name", "start")
 
@@ -180,7 +180,7 @@ class NvtxScreen(OutlineScreen[Node]):
     outline: NvtxOutline | None = None
     _order_key = ""  # empty: the tree's natural order
     _target: EventKey | None = None
-    _jumps = 0
+    _jump: object = None  # differs for each jump
 
     def body(self) -> Iterable[Widget]:
         """Compose the tree with bars of GPU time, above the durations of a path's ranges."""
@@ -195,8 +195,7 @@ class NvtxScreen(OutlineScreen[Node]):
     def show_event(self, key: EventKey) -> None:
         """Open the nodes around a range, and move the cursor to it."""
         self._target = key
-        self._jumps += 1
-        self.job_changed()
+        self.ask_with(_jump=object())
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[NvtxTree, int | None]:
         tree, target = job.nvtx_tree(selection, self.by.value, self.fold.value), self._target
@@ -213,7 +212,7 @@ class NvtxScreen(OutlineScreen[Node]):
         self.table.empty_text = "\n".join(tree.ranges.notes) or "no NVTX range in the selection: Esc goes back"
         columns = (*OUTLINE_COLUMNS, *[REPLAYED] * tree.has_replays)
         layout = OutlineLayout[Node]("nvtx", columns, lambda node: _row(node)[: len(columns)], ORDERS)
-        outline = NvtxOutline(tree, layout, order, tree.ranges.notes, opened)
+        outline = NvtxOutline(tree, layout, order, len(tree.ranges), tree.ranges.notes, opened)
         self.show_outline(outline)
         self.chart.display &= len(outline) > 0
         if self._target is not None:
@@ -245,10 +244,6 @@ class NvtxScreen(OutlineScreen[Node]):
         lane = Lane(name, (), format_value(Unit.DURATION, longest), stack=stack, height=rows, notes=tuple(notes))
         self.chart.set_lanes([lane] if count > 1 else [], 0, count if count > 1 else 0)
 
-    def show_count(self) -> None:
-        if self.outline is not None and self.nvtx_tree is not None:
-            self.show_title(right=f"{len(self.outline):,} rows of {len(self.nvtx_tree.ranges):,} ranges")
-
     def row_category(self, values: Record) -> str | None:
         """Return a dim colour for ranges without GPU work."""
         return "idle" if values["gpu"] is None and values.get("replayed") is None else None
@@ -263,11 +258,10 @@ class NvtxScreen(OutlineScreen[Node]):
 
     def open_leaf(self) -> None:
         """Open a single range in the list of events."""
-        key = self.event_here()
-        if key is None:
-            self.say("there is nothing to open here")
-            return
-        self.go_to_event(key)
+        if (key := self.event_here()) is None:
+            super().open_leaf()
+        else:
+            self.go_to_event(key)
 
     def event_here(self) -> EventKey | None:
         node = self.node()

@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual.binding import BindingType
 
 from nsystui.base.selection import Selection
+from nsystui.output.files import check_ending, propose_name, save_trace
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey
 from nsystui.questions.job.job import OpenJob
@@ -40,8 +41,10 @@ async def show_ncu_commands(screen: AskingScreen, question: NcuQuestion | str) -
         screen.say("there is no kernel here")
 
 
-def ncu_of_event(key: EventKey) -> NcuQuestion | str:
-    """Return the question for an event, or why ``ncu`` cannot profile it."""
+def ncu_of_event(key: EventKey | None, reason: str) -> NcuQuestion | str:
+    """Return the question for an event, or why ``ncu`` cannot profile it; ``reason`` if there is no event."""
+    if key is None:
+        return reason
     if key.kind not in (EventKind.KERNEL, EventKind.NCCL):
         return "ncu profiles kernels: select a kernel first (c jumps from an API call to its kernel)"
     return lambda job: ncu_commands(job, Selection(), one_launch(key.report, key.row))
@@ -71,16 +74,12 @@ class NcuScreen(TextDialog):
 
 def export_trace(screen: AskingScreen) -> None:
     """Ask for a file and write a trace of the selection to it."""
-    from nsystui.output.files import check_ending, propose_name
-
     if screen.job is None:
         screen.say("one moment: the export is being read")
         return
-
     job, selection = screen.job, screen.selection
 
     def write(path: Path, overwrite: bool) -> int:
-        from nsystui.output.files import save_trace
         from nsystui.questions.trace.trace import Trace
 
         return save_trace(Trace.of(job, selection, Contents()), path, overwrite)

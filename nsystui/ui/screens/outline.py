@@ -80,10 +80,11 @@ class Outline(Generic[AnyNode]):
     tree: OutlineTree[AnyNode]
     layout: OutlineLayout[AnyNode]
     order: Any
+    total: int
+    """The number of nodes or ranges that rows may show."""
     notes: tuple[str, ...] = ()
     opened: set[int] = field(default_factory=set)
     lines: list[_Line[AnyNode]] = field(default_factory=list)
-    total: int | None = None
 
     def __post_init__(self) -> None:
         if not self.lines:
@@ -190,14 +191,11 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
     STATE: ClassVar[tuple[str, ...]] = ("_order_key",)
     ASCENDING: ClassVar[Collection[str]] = ()
     """The columns sorted in ascending order."""
+    FREE_KEYS = ("left", "right", "less_than_sign", "greater_than_sign")
 
     label_of: Callable[[AnyNode], str]
     outline: Outline[AnyNode] | None = None
     _order_key = "total"
-
-    def free_keys(self) -> frozenset[str]:
-        """Return the arrow keys, which open and close rows."""
-        return frozenset({"left", "right", "h", "l", "<", ">"})
 
     def opened_in(self, tree: OutlineTree[AnyNode]) -> set[int]:
         """Return the nodes of a new tree that were open in the previous tree."""
@@ -214,12 +212,16 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         self.outline = outline
         self.table.prefix = outline.prefix
         self.table.set_answer(outline, keep_cursor=True)
-        self.table.move_to(row)
+        self.table.cursor_row = row
         self.table.mark_sorted(outline.order_key, outline.order_key not in self.ASCENDING)
         self.notes.show_notes(outline.notes if len(outline) else ())
         if not len(outline):
             self.pane.show([])
         self.show_count()
+
+    def show_count(self) -> None:
+        if self.outline is not None:
+            self.show_title(right=f"{len(self.outline):,} rows of {self.outline.total:,} {self.COUNTED}")
 
     def node(self) -> AnyNode | None:
         outline, row = self.outline, self.table.cursor_row
@@ -254,7 +256,7 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         """Show the rows after some were opened or closed, with the cursor on ``row``."""
         assert self.outline is not None
         self.table.set_answer(self.outline, keep_cursor=True)
-        self.table.move_to(row)
+        self.table.cursor_row = row
         self.show_count()
 
     def around_row(self) -> Sequence[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -19,9 +19,9 @@ from nsystui.ui.loading import KeptOverview
 from nsystui.ui.pictures import overview_lines as words
 from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.findings import NOT_CHECKED, FindingScreen, FindingsTable, NotCheckedScreen, findings_answer
-from nsystui.ui.screens.rank_comparison import RankComparison
+from nsystui.ui.screens.rank_comparison import ComparableRanksScreen
 from nsystui.ui.screens.table import TablesScreen
-from nsystui.ui.widgets.panels import PartLines, TextPart
+from nsystui.ui.widgets.panels import PartLine, PartLines
 from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.window_table import RowSelected, SortRequested, WindowTable
 
@@ -62,7 +62,7 @@ _MAX_REMARKS = 8
 """The minimum lines of remarks, even if the tables are full, and the maximum."""
 
 
-class OverviewScreen(TablesScreen):
+class OverviewScreen(TablesScreen, ComparableRanksScreen):
     """The first screen, painted before anything heavy is imported.
 
     It has three tables: the findings, computed last and in the background; the ranks; and the kernels, or the recorded
@@ -76,20 +76,17 @@ class OverviewScreen(TablesScreen):
     AUTO_FOCUS = "#ranks"
     NO_TIME = "these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.comparison = RankComparison(self)
-        self.picture: OverviewPicture | None = None
-        self.idle: IdlePicture | None = None
-        self._idle_asked: object = None
-        self._idle_shown: object = None
-        self._seen: Selection | None = None
-        self._bins = 0
-        self._kept: KeptOverview | None = None  # while it is shown
-        self._title_and_head: tuple[str, list[list[TextPart]]] = ("", [])
-        self._is_saved = False
-        self._is_remembered = False  # the first answers of commands
-        self._sorted: dict[str, tuple[str, bool]] = {}  # by answer name
+    picture: OverviewPicture | None = None
+    idle: IdlePicture | None = None
+    _idle_asked: object = None
+    _idle_shown: object = None
+    _seen: Selection | None = None
+    _bins = 0
+    _kept: KeptOverview | None = None  # while it is shown
+    _title_and_head: tuple[str, Sequence[PartLine]] = ("", ())
+    _is_saved = False
+    _is_remembered = False  # the first answers of commands
+    _sorted: Mapping[str, tuple[str, bool]] = {}  # by answer name
 
     def body(self) -> Iterable[Widget]:
         self.head = PartLines(id="head")
@@ -322,7 +319,7 @@ class OverviewScreen(TablesScreen):
         limit = max(1, _FINDINGS_LINES + (self.app.size.height - 24) // 3)
         return 1 + max(1, min(self.findings.row_count, limit))
 
-    def _summary(self) -> list[list[TextPart]]:
+    def _summary(self) -> list[PartLine]:
         source, (width, height) = self.findings.triage or self._kept, self.app.size
         if source is None or not self.findings.display or height < _LOW:
             return []
@@ -376,8 +373,7 @@ class OverviewScreen(TablesScreen):
         room = self.app.size.height - _FRAME - len(self.head.texts) - self.findings_lines() - len(self._summary())
         is_long = self.ranks.row_count > max(_FEW_RANKS, room // 2)
         is_beside = self.app.size.width >= _WIDE and is_long and self.picture is not None
-        if is_beside != self.has_class("-beside"):
-            self.set_class(is_beside, "-beside")
+        self.set_class(is_beside, "-beside")
         if is_beside:
             self.ranks.styles.height = "1fr"
             return
@@ -412,7 +408,7 @@ class OverviewScreen(TablesScreen):
     @on(SortRequested)
     def _sort_requested(self, message: SortRequested) -> None:
         if (answer := message.table.answer) is not None:
-            self._sorted[answer.name] = (message.key, message.descending)
+            self._sorted = {**self._sorted, answer.name: (message.key, message.descending)}
             self._put(message.table, answer, keep_cursor=False)
 
     @on(RowSelected)
@@ -442,7 +438,7 @@ class OverviewScreen(TablesScreen):
 
     def action_compare(self) -> None:
         has_rank = self.table is self.ranks and self.picture is not None
-        self.comparison.mark(self.ranks.current_values.get("rank") if has_rank else None)
+        self.compare_rank(self.ranks.current_values.get("rank") if has_rank else None)
 
     def action_behind(self, name: str) -> None:
         """Open a table behind the overview: diagnostics, files or contents."""

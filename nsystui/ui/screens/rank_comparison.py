@@ -6,11 +6,11 @@ from asyncio import to_thread
 from typing import TYPE_CHECKING
 
 from nsystui.base.selection import Selection
+from nsystui.ui.screens.base import JobScreen
 from nsystui.ui.widgets.repainting import in_background
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Value
-    from nsystui.ui.screens.base import JobScreen
 
 
 @in_background("straggler")
@@ -35,30 +35,28 @@ async def compare_straggler(screen: JobScreen) -> None:
         screen.lay_over(comparison_of_ranks(job, selection, {median}, {late}))
 
 
-class RankComparison:
-    """A comparison of two ranks, by ``x`` on each, or of the straggler."""
+class ComparableRanksScreen(JobScreen):
+    """A screen that compares two ranks, by ``x`` on each, or the straggler."""
 
-    def __init__(self, screen: JobScreen) -> None:
-        self._screen = screen
-        self._marked: int | None = None
+    _marked_rank: int | None = None
 
-    def mark(self, rank: Value) -> None:
+    def compare_rank(self, rank: Value) -> None:
         """Mark a rank, or compare it with the marked rank."""
-        screen, marked = self._screen, self._marked
-        if not screen.has_job() or screen.job is None:
+        marked = self._marked_rank
+        if not self.has_job() or self.job is None:
             return
-        if len(screen.job_ranks) < 2:
-            screen.say("only one rank is open: ctrl+p compares two jobs")
+        if len(self.job_ranks) < 2:
+            self.say("only one rank is open: ctrl+p compares two jobs")
         elif rank is None or not str(rank).isdecimal():
-            compare_straggler(screen)
+            compare_straggler(self)
         elif marked is None:
-            self._marked = int(rank)
-            screen.say(f"A = rank {rank}: x on another rank compares")
+            self._marked_rank = int(rank)
+            self.say(f"A = rank {rank}: x on another rank compares")
         elif marked == int(rank):
-            self._marked = None
-            screen.say(f"mark cleared: rank {rank}")
+            self._marked_rank = None
+            self.say(f"mark cleared: rank {rank}")
         else:
             from nsystui.ui.screens.diff import comparison_of_ranks
 
-            self._marked = None
-            screen.lay_over(comparison_of_ranks(screen.job, screen.selection, {marked}, {int(rank)}))
+            self._marked_rank = None
+            self.lay_over(comparison_of_ranks(self.job, self.selection, {marked}, {int(rank)}))

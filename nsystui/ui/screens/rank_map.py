@@ -13,7 +13,7 @@ from nsystui.base.text import counted, spans
 from nsystui.base.types import Array
 from nsystui.base.units import format_value
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
 from nsystui.questions.ranks.steps import step_times
 from nsystui.ui.pictures.selection import span_words
@@ -44,21 +44,10 @@ class _Picture:
 
     shown: RankMap
     groups: Sequence[Sequence[RankedTask]]
+    merge: Merge
     merged: Array
     figures: tuple[str, ...]
     window: Window
-
-
-@dataclass(frozen=True)
-class _Request:
-    """The request for a picture. ``within``: the ranks of the opened line, or all."""
-
-    figure: str = _DEFAULT_FIGURE
-    of_steps: bool = False
-    merge: Merge = Merge.MEAN
-    within: frozenset[Task] | None = None
-    columns: int = 1
-    lines: int = 1
 
 
 class RankMapScreen(ChartScreen):
@@ -74,7 +63,8 @@ class RankMapScreen(ChartScreen):
     _of_steps = False
     _merge: Mapping[bool, Merge] = {False: Merge.MEAN, True: Merge.MAXIMUM}
     _opened: tuple[frozenset[Task], ...] = ()
-    _request = _Request()
+    _request: tuple[str, bool, Merge, frozenset[Task] | None, int, int]
+    """Figure, whether of steps, merge, the ranks of the opened line (``None``: all), columns and lines."""
     _picture: _Picture | None = None
 
     def make_chart(self) -> StripChart:
@@ -88,35 +78,29 @@ class RankMapScreen(ChartScreen):
         merge = self._merge[self._of_steps]
         lines = max(1, size.height - _FRAME)
         max_lanes = 2 * lines if self.chart.has_colours else lines
-        self._request = _Request(self._figure, self._of_steps, merge, within, columns, max_lanes)
-        return (self._request,)
+        self._request = (self._figure, self._of_steps, merge, within, columns, max_lanes)
+        return self._request
 
     def ask(self, job: OpenJob, selection: Selection) -> _Picture:
-        request = self._request
+        figure, of_steps, merge, within, columns, lines = self._request
         window = job.extent(selection)
-        ranks = [
-            item
-            for item in job.ranks
-            if (selection.tasks is None or item.task in selection.tasks)
-            and (request.within is None or item.task in request.within)
-        ]
+        ranks = [item for item in selected_ranks(job.ranks, selection) if within is None or item.task in within]
         figures: tuple[str, ...] = ("step time",)
-        if request.of_steps:
+        if of_steps:
             steps = job.steps()
             rank_map = step_map(ranks, step_times(steps, selection.window), steps.notes)
         else:
             figures = figures_of(job.session, selection)
             busy = job.busy(selection)
-            rank_map = time_map(job.session, selection, ranks, busy, window, request.columns, request.figure)
-        groups = rank_map.grouped(request.lines)
-        return _Picture(rank_map, groups, rank_map.merged(groups, request.merge), figures, window)
+            rank_map = time_map(job.session, selection, ranks, busy, window, columns, figure)
+        groups = rank_map.grouped(lines)
+        return _Picture(rank_map, groups, merge, rank_map.merged(groups, merge), figures, window)
 
     def show(self, picture: _Picture, same_place: bool) -> None:
         self._picture = picture
         rank_map = picture.shown
         if not picture.groups:
-            self.show_empty("\n".join(rank_map.notes) or f"no rank has {rank_map.figure} here: b shows another metric")
-            self.show_title()
+            self.show_text("\n".join(rank_map.notes) or f"no rank has {rank_map.figure} here: b shows another metric")
             return
         self.show_empty("")
         heights = scaled(picture.merged, rank_map.is_of_steps)
@@ -130,7 +114,7 @@ class RankMapScreen(ChartScreen):
         ends = (0, len(rank_map.numbers)) if rank_map.is_of_steps else (picture.window.start, picture.window.end)
         self.chart.set_lanes(lanes, *ends, halves=halves)
         largest = max(len(group) for group in picture.groups)
-        merge_words = f" · {self._request.merge.value} of {largest} ranks a line" if largest > 1 else ""
+        merge_words = f" · {picture.merge.value} of {largest} ranks a line" if largest > 1 else ""
         ranks = counted(len(rank_map.ranks), "rank")
         unit = "median step" if rank_map.is_of_steps else f"{rank_map.figure} %"
         self.show_title(right=f"{unit}{merge_words} · {ranks} · {_MARK} odd")

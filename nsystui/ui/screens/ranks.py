@@ -1,17 +1,17 @@
 """7 Ranks: the ranks side by side, and their common collectives."""
 
 from asyncio import to_thread
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from textual.widget import Widget
 
 from nsystui.base.answer import Record, Value
 from nsystui.questions.ranks.table import odd_figures
-from nsystui.ui.pictures.details import Details
 from nsystui.ui.pictures.gpu import compared_lanes
-from nsystui.ui.screens.rank_comparison import RankComparison
+from nsystui.ui.screens.rank_comparison import ComparableRanksScreen
 from nsystui.ui.screens.table import ViewsScreen
+from nsystui.ui.widgets.panels import Details
 from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.strip_chart import StillChart
 
@@ -25,17 +25,14 @@ _ROOMY = 30
 """The minimum terminal height for charts."""
 
 
-class RanksScreen(ViewsScreen):
+class RanksScreen(ViewsScreen, ComparableRanksScreen):
     """Tables about ranks, one at a time; Enter on a row selects its rank or time."""
 
     SCREEN = "ranks"
     MODE_KEY = "7"
     PLACES = ("ranks", "table", "everywhere")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.comparison = RankComparison(self)
-        self._odd_figures: dict[Value, list[str]] = {}  # columns of odd figures, by rank
+    _odd_figures: Mapping[Value, Sequence[str]] = {}  # columns of odd figures, by rank
 
     def body(self) -> Iterable[Widget]:
         table, notes = super().body()
@@ -92,7 +89,7 @@ class RanksScreen(ViewsScreen):
             self.say("clock: " + self.explorer.next_clock().value + "…")
 
     def action_compare(self) -> None:
-        self.comparison.mark(self.values().get("rank"))
+        self.compare_rank(self.values().get("rank"))
 
     def open_row(self) -> None:
         values = self.values()

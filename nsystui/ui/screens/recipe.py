@@ -9,14 +9,13 @@ from nsystui.base.answer import Answer
 from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.kernels.activities import WORKS
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.question import Question, ask, draw_map, lacking
 from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.recipes.recipe import RecipeMap, map_table
 from nsystui.ui.pictures.selection import span_words
 from nsystui.ui.screens.chart import ChartScreen
-from nsystui.ui.screens.kernels import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen
+from nsystui.ui.screens.kernels import instances_of
 from nsystui.ui.screens.table import TableScreen, names_choice
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.strip_chart import Lane, StripChart, strips
@@ -26,7 +25,7 @@ class RecipeScreen(TableScreen):
     """A question's table, with notes on its numbers and differences from NVIDIA's recipe."""
 
     PLACES = ("recipe", "table", "everywhere")
-    STATE = (*TableScreen.STATE, "option_values")
+    PARAMETERS = ("option_values",)
     BACKGROUND = True
 
     def __init__(self, recipe: Question) -> None:
@@ -34,9 +33,6 @@ class RecipeScreen(TableScreen):
         self.recipe = recipe
         self.option_values = recipe.default_values()
         self._lacks = False
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        return tuple(self.option_values.values())
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, bool]:
         """Return the answer, and whether the exports lack its data."""
@@ -78,7 +74,7 @@ class RecipeScreen(TableScreen):
 
     def open_row(self) -> None:
         name = self.values().get("name")
-        screen = self._instances(str(name)) if name is not None else None
+        screen = instances_of(self.recipe.rows.kind, str(name), self._names()) if name is not None else None
         if screen is None:
             self.say("these rows cannot be opened")
         else:
@@ -86,15 +82,6 @@ class RecipeScreen(TableScreen):
 
     def _names(self) -> Names:
         return Names(self.option_values.get("names") or Names.FULL)
-
-    def _instances(self, name: str) -> TableScreen | None:
-        """Return the launches, calls or ranges of a name, if rows are such names."""
-        row = self.recipe.rows.kind
-        if row == "kernel":
-            return KernelInstancesScreen(name, self._names())
-        if row == "range":
-            return RangeInstancesScreen(name)
-        return WorkInstancesScreen(name, WORKS[row]) if row in WORKS else None
 
 
 class RecipeMapScreen(ChartScreen):
@@ -123,8 +110,7 @@ class RecipeMapScreen(ChartScreen):
     def show(self, recipe_map: RecipeMap, same_place: bool) -> None:
         self._map = recipe_map
         if not recipe_map.lines:
-            self.show_empty("\n".join(recipe_map.notes) or "nothing in the selection")
-            self.show_title()
+            self.show_text("\n".join(recipe_map.notes) or "nothing in the selection")
             return
         self.show_empty("")
         self._show_figure()

@@ -24,9 +24,10 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.steps import figures_of_all, step_times
-from nsystui.ui.pictures.details import Details, event_details
+from nsystui.ui.pictures.details import event_details
 from nsystui.ui.screens.kernels import KernelInstancesScreen
 from nsystui.ui.screens.table import GroupedViewsScreen
+from nsystui.ui.widgets.panels import Details
 from nsystui.ui.widgets.plots import step_axis
 from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.stacks import bar_stack

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,16 +11,16 @@ from textual import events, on
 from textual.containers import Container, Horizontal
 from textual.widget import Widget
 
-from nsystui.base.answer import Answer, Column, Record, Row, TableAnswer, Unit, Value, for_files
+from nsystui.base.answer import Answer, Column, Record, Row, TableAnswer, Unit, Value, for_files, record
 from nsystui.base.errors import reason_of
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.text import counted
+from nsystui.base.units import format_value
 from nsystui.questions.queries.question import views_of
-from nsystui.ui.keys import MODE_OF, MOVES, ON_ROWS
-from nsystui.ui.pictures.details import Details, doors_of, event_context, row_details, with_context
+from nsystui.ui.keys import MODE_OF, MOVES, ON_ROWS, keys_of
 from nsystui.ui.screens.base import JobScreen, ScreenState
 from nsystui.ui.widgets.frame import Choice
-from nsystui.ui.widgets.panels import DetailPane, NoteLines, SidePanel
+from nsystui.ui.widgets.panels import DetailPane, Details, NoteLines, SidePanel
 from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.strip_chart import StripChart
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.kernels.summary import Names
     from nsystui.questions.queries.question import View
-    from nsystui.questions.queries.tasks import RankedTask
 
 
 _WIDE = 150
@@ -97,6 +96,8 @@ class TableScreen(TablesScreen):
     NO_TIME = "these rows are sums over time: open a row to see single events with times"
     LENGTHS: ClassVar[tuple[str, ...]] = ("duration",)
     """The columns with an event's length from ``start``: the first value counts."""
+    FREE_KEYS: ClassVar[tuple[str, ...]] = ()
+    """The keys of the table that this screen takes for itself."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 
@@ -110,7 +111,7 @@ class TableScreen(TablesScreen):
             row_style=self.row_category,
             bar_category=self.BAR_CATEGORY,
             background=self.BACKGROUND,
-            free_keys=self.free_keys(),
+            free_keys=self.FREE_KEYS,
         )
         self.notes = NoteLines(id="notes")
         if self.HAS_PANEL:
@@ -135,10 +136,6 @@ class TableScreen(TablesScreen):
         notes = self.notes.get_content_height(self.size, self.size, self.size.width)
         return self.app.size.height - _FRAME - notes - details - self.table.row_count
 
-    def free_keys(self) -> frozenset[str]:
-        """Return the keys of the table that this screen takes for itself."""
-        return frozenset()
-
     def shown_names(self) -> Mapping[str, str]:
         """Return the texts shown instead of full names: smart names of kernels."""
         return self.job.smart_names() if self.job is not None else {}
@@ -161,11 +158,6 @@ class TableScreen(TablesScreen):
         if not len(answer) and self.HAS_DETAILS:
             self.pane.show([])
         self.show_count()
-
-    def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
-        super().show_answer(result, ranks, same_place)
-        if self.HAS_DETAILS and not self.table.row_count:
-            self.pane.show(())
 
     def natural_order(self) -> tuple[str | None, bool]:
         """Return the column and direction that the answer is sorted by."""
@@ -260,8 +252,16 @@ class TableScreen(TablesScreen):
             return
         details = self.row_details() if job is None or question is None else await to_thread(question, job)
         if row == self.table.cursor_row:
-            self.pane.show(details, doors_of(self.places(), self.event_here() is not None))
+            self._show_details(details)
             self._ask_context(row, details)
+
+    def _show_details(self, details: Details) -> None:
+        """Show details, and the keys that lead on from the row; ``w`` (its range) only from an event."""
+        is_event = self.event_here() is not None
+        keys = [key for key in keys_of(self.places()) if is_event or key.shown != "w"]
+        labels = {key.shown: (key.label or key.help).partition(";")[0] for key in keys}
+        doors = [f"{shown} {labels[shown]}" for shown in ("⏎", "c", "w", "u", "M", "L") if labels.get(shown)]
+        self.pane.show(details, "  ".join(doors))
 
     @in_background("context")
     async def _ask_context(self, row: int, details: Details) -> None:
@@ -269,13 +269,16 @@ class TableScreen(TablesScreen):
         key, job = self.event_here(), self.job
         if key is None or job is None or self._asks_context:
             return
+        from nsystui.ui.pictures.details import event_context
+
         self._asks_context = True
         try:
             context = await to_thread(event_context, job, key)
         finally:
             self._asks_context = False
         if row == self.table.cursor_row and key == self.event_here():
-            self.pane.show(with_context(details, context), doors_of(self.places(), is_event=True))
+            # The third paragraph has the NVTX ranges around an event.
+            self._show_details([*details[:2], *([*context, *paragraph] for paragraph in details[2:3]), *details[3:]])
         elif self._rest_timer is None:
             self.cursor_rests()
 
@@ -313,15 +316,12 @@ class ViewsScreen(TableScreen):
     ``options`` override the views' values for questions with such options.
     """
 
-    STATE = (*TableScreen.STATE, "view", "options")
+    PARAMETERS = ("view", "options")
+    options: Mapping[str, str] = {}
 
     def __init__(self) -> None:
         super().__init__()
         self.view = self.answered = self._views_here()[0]
-        self.options: dict[str, str] = {}
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.view.name, *self.options.items())
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[View, Answer]:
         view = self.view
@@ -348,23 +348,18 @@ class ViewsScreen(TableScreen):
         return [view for view in views_of(MODE_OF[self.MODE_KEY]) if view.screen == self.SCREEN]
 
     def take_view(self, name: str, **options: str) -> None:
-        self.options |= options
-        self.ask_with(view=next(view for view in self._views_here() if view.name == name), _sort=None)
+        view = next(view for view in self._views_here() if view.name == name)
+        self.ask_with(view=view, options={**self.options, **options}, _sort=None)
 
 
 class GroupedViewsScreen(ViewsScreen):
     """Views with rows grouped by option values of their question; empty columns are hidden."""
 
-    STATE = (*ViewsScreen.STATE, "grouping")
+    PARAMETERS = ("view", "grouping")
     BY: ClassVar[Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]]] = {}
     """The groupings of each view: words and option values."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.grouping: dict[str, int] = {}
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.view.name, self.grouping.get(self.view.name, 0))
+    grouping: Mapping[str, int] = {}
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[View, Answer]:
         view = self.view
@@ -386,9 +381,7 @@ class GroupedViewsScreen(ViewsScreen):
 
     def group_by(self, index: int) -> None:
         """Group the rows of the view by another grouping."""
-        self._sort = None
-        self.grouping[self.view.name] = index
-        self.job_changed()
+        self.ask_with(grouping={**self.grouping, self.view.name: index}, _sort=None)
 
 
 class TextTableScreen(TableScreen):
@@ -432,6 +425,17 @@ class FilteredTableScreen(TableScreen):
                 f'none of {counted(answer.total, "row")} has the words "{self.words.text}": Esc takes the filter away'
             )
         return super().empty_text(answer)
+
+
+def row_details(
+    columns: Sequence[Column], row: Row, name: str | None, facts: Mapping[str, str], around: Sequence[str] = ()
+) -> Details:
+    """Return a row's details: its name and the ``facts`` without room in the table.
+
+    ``name`` is the key of the name column.
+    """
+    title = str(record(columns, row).get(name or "") or f"{columns[0].label} {format_value(columns[0].unit, row[0])}")
+    return [[title], list(around), [words for key, words in facts.items() if key != name]]
 
 
 def names_choice(names: Names, choose: Callable[[Names], object], without: Collection[Names] = ()) -> Choice:

@@ -254,11 +254,9 @@ class TimelineScreen(LanesScreen):
         if not matches.is_whole:
             self.match_count += ", calls and ranges of open ranks only"
         self.show_selection()
-        if not (
-            lane is not None
-            and lane.has_stretches
-            and self._go_to_interval(lane, matches.window.start - 1, forward=True)
-        ):
+        before = matches.window.start - 1
+        is_found = lane is not None and lane.has_stretches and self._go_to_interval(lane, before, forward=True)
+        if not is_found:
             self._show_match(match)
 
     def action_match(self, direction: int) -> None:
@@ -334,7 +332,7 @@ class TimelineScreen(LanesScreen):
             self.say(f"rank {lane.rank} is already the only rank")
             return
         selection = self.selection.with_tasks(frozenset({lane.task}))
-        self.take_position(selection, lane=lane)
+        self.move_to(selection, lane=lane)
         self.opened = frozenset({lane.task}) | (picture.opened if self.opened is not None else frozenset())
         self.explorer.select(selection)
 
@@ -371,7 +369,6 @@ class TimelineScreen(LanesScreen):
 
     def action_ncu(self) -> None:
         no_event = "there is no event under the cursor: ] moves to the next event"
-        key = self.event_here()
-        show_ncu_commands(self, no_event if key is None else ncu_of_event(key))
+        show_ncu_commands(self, ncu_of_event(self.event_here(), no_event))
 
     action_trace = export_trace

@@ -12,6 +12,7 @@ from rich.segment import Segment
 from textual import events
 from textual.geometry import Region
 from textual.message import Message
+from textual.reactive import reactive
 from textual.strip import Strip
 from textual.timer import Timer
 from textual.widget import Widget
@@ -79,7 +80,7 @@ class TextLine(Widget):
     def render_line(self, y: int) -> Strip:
         """Draw the left and right parts; the right parts are cut first."""
         width = self.size.width
-        left, right = self.parts_for(width) if y == 0 else ((), ())
+        left, right = self.parts_for(width)
         right_width = sum(width_of(text) for text, _ in right)
         left_width = sum(width_of(text) for text, _ in left)
         if right and left_width + len(GAP) + right_width > width:  # the left parts matter more
@@ -93,10 +94,8 @@ class TextLine(Widget):
             for text, style in (*left, (" " * filler, ""), *right)
             if text
         ]
-        strip = Strip(Segment.simplify(segments), width)
-        if y == 0:
-            self._drawn = strip
-        return strip
+        self._drawn = Strip(Segment.simplify(segments), width)
+        return self._drawn
 
 
 def _part_at(parts: Iterable[str], x: int) -> int | None:
@@ -246,6 +245,8 @@ class KeyLine(TextLine):
 
     ALWAYS = ("ctrl+p", "?")
 
+    _keys: reactive[tuple[tuple[str, str], ...]] = reactive(())
+
     def __init__(self, keys: Sequence[tuple[str, str]], *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._keys = tuple(keys)
@@ -253,10 +254,7 @@ class KeyLine(TextLine):
 
     def update(self, keys: Iterable[tuple[str, str]]) -> None:
         """Show these keys and their actions, most useful first: ``[("⏎", "open"), ("/", "find"), ("?", "help")]``."""
-        keys = tuple(keys)
-        if keys != self._keys:
-            self._keys = keys
-            self.refresh()
+        self._keys = tuple(keys)
 
     def say(self, text: str, seconds: float = 6.0) -> None:
         """Show a sentence instead of the keys for a while, or the keys again if ``text`` is empty."""

@@ -89,7 +89,7 @@ class LaneChart(TimeChart):
         super().__init__(label_width=label_width, value_width=value_width, id=id)
         self.labels: tuple[str, ...] = ()
         self._kinds: tuple[str, ...] = ()
-        self._lines: Mapping[int, LaneLine] = {}
+        self.lines: Mapping[int, LaneLine] = {}  # as far as they are computed
         self._heights: tuple[int, ...] = ()
         self._room = 0  # rows for which the heights were computed
         self._mark: int | None = None
@@ -101,12 +101,8 @@ class LaneChart(TimeChart):
 
     @property
     def in_sight(self) -> range:
-        lanes = [self.lane_at(row)[0] for row in self._window.rows()]
+        lanes = [self._row_parts[row][0] for row in self._window.rows()]
         return range(lanes[0], lanes[-1] + 1) if lanes else range(0)
-
-    def line(self, lane: int) -> LaneLine | None:
-        """Return the line of a lane, or ``None`` until it is computed."""
-        return self._lines.get(lane)
 
     def show(
         self, labels: Sequence[str], kinds: Sequence[str], lines: Mapping[int, LaneLine], lo: int, hi: int
@@ -119,7 +115,7 @@ class LaneChart(TimeChart):
         is_same_time, is_same_list = (lo, hi) == (self._lo, self._hi), tuple(labels) == self.labels
         self.labels, self._kinds, self._lo, self._hi = tuple(labels), tuple(kinds), lo, hi
         # Keep the lines of off-screen lanes while they are valid.
-        self._lines = {**self._lines, **lines} if is_same_time and is_same_list else dict(lines)
+        self.lines = {**self.lines, **lines} if is_same_time and is_same_list else dict(lines)
         self._room = 0
         self._put_cursor(self.cursor_lane, self.cursor_column)
 
@@ -185,12 +181,12 @@ class LaneChart(TimeChart):
 
     def value_of(self, lane: int) -> str:
         """Return how busy a lane is, in words; empty until it is computed."""
-        line = self._lines.get(lane)
+        line = self.lines.get(lane)
         return line.value if line is not None else ""
 
     def cells_of(self, lane: int, part: int) -> tuple[str, Sequence[Style]]:
         """Draw a row of a lane: filled, in letters, or dots until it is computed."""
-        line, width = self._lines.get(lane), self.chart_width
+        line, width = self.lines.get(lane), self.chart_width
         if line is None:
             text, cells = "…".ljust(width)[:width], [_PLAIN] * width
         elif self.has_colours:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region, Size
+from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -20,19 +21,24 @@ TextPart = tuple[str, str]
 A block may show one category before another: ``"compute/nccl"``.
 """
 
+PartLine = list[TextPart]
+
+Details = list[list[str]]
+"""Paragraphs of facts about a row; the first is its name alone."""
+
 _TEXT_STYLES = {"bold", "dim"}
 _MAX_FLAT = 8  # lines: in taller panes, each fact has a line
 _SWATCH = re.compile(r"\W+(?=\w)")
 """Marks before the words of a category, which have its colour even if the words do not."""
 
 
-def wrapped(parts: Sequence[TextPart], width: int, indent: TextPart = ("", "")) -> list[list[TextPart]]:
+def wrapped(parts: Sequence[TextPart], width: int, indent: TextPart = ("", "")) -> list[PartLine]:
     """Wrap ``parts``, two blanks apart, into lines of ``width`` cells.
 
     The first line begins with ``indent``, further lines with as many blanks.
     """
     margin = width_of(indent[0])
-    lines: list[list[TextPart]] = []
+    lines: list[PartLine] = []
     room = -1
     for text, style in parts:
         if room < 2 + width_of(text):
@@ -106,26 +112,17 @@ class NoteLines(Widget):
 
     ALLOW_SELECT = False
 
-    _notes: tuple[str, ...] = ()
-    _max_lines = 4
-
-    def allow(self, lines: int) -> None:
-        """Set the maximum number of lines."""
-        if lines != self._max_lines:
-            self._max_lines = lines
-            self.refresh(layout=True)
+    max_lines: reactive[int] = reactive(4, layout=True)
+    _notes: reactive[tuple[str, ...]] = reactive((), layout=True)
 
     def show_notes(self, notes: Sequence[str]) -> None:
         """Show these sentences, each from a new line on."""
-        safe = tuple(safe_text(note) for note in notes)
-        if safe != self._notes:
-            self._notes = safe
-            self.refresh(layout=True)
+        self._notes = tuple(map(safe_text, notes))
 
     def _lines(self, width: int) -> list[str]:
         lines = [line for note in self._notes for line in textwrap.wrap(note, max(width, 20))]
-        if len(lines) > self._max_lines:
-            lines = [*lines[: self._max_lines - 1], fit(f"{lines[self._max_lines - 1]} …", width)]
+        if len(lines) > self.max_lines:
+            lines = [*lines[: self.max_lines - 1], fit(f"{lines[self.max_lines - 1]} …", width)]
         return lines
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:

@@ -174,15 +174,10 @@ def histogram_lines(
     for label, number, count in zip(labels, numbers, counts, strict=True):
         line = fit(label, label_width, "right") + " "
         if bar_width:
-            line += fit(_bar(count, largest, bar_width), bar_width) + " "
+            cells = BAR * math.floor(count / largest * bar_width + 0.5) or TRACE if count > 0 else ""
+            line += fit(cells, bar_width) + " "
         lines.append(fit(line + number.rjust(number_width), max(0, width)))
     return lines
-
-
-def _bar(count: int, largest: int, width: int) -> str:
-    if count <= 0 or largest <= 0:
-        return ""
-    return BAR * math.floor(count / largest * width + 0.5) or TRACE
 
 
 _Words = Callable[[float], str]

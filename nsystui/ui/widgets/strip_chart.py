@@ -194,7 +194,7 @@ class StripChart(TimeChart):
         """Move the cursor by a page of rows."""
         row = self.rows_of(self.cursor_lane)[0] + direction * self._window.height
         last_or_first = len(self.lanes) - 1 if row > 0 else 0
-        self.cursor_lane = self.lane_at(row)[0] if 0 <= row < len(self._row_parts) else last_or_first
+        self.cursor_lane = self._row_parts[row][0] if 0 <= row < len(self._row_parts) else last_or_first
 
     def action_mark(self) -> None:
         """Begin a span at the cursor, then end it, then remove it."""
@@ -300,12 +300,10 @@ class StripChart(TimeChart):
             cells = half_cells(*(self._halves_of(index, width) for index in (lane, lane + 1)))
         elif shown.stack:
             cells = stack_cells(shown.stack, width, shown.height, self._is_plain)[part]
+        elif self._is_ramp and self.has_colours:
+            cells = half_cells(*[self._halves_of(lane, width)] * 2)
         elif self._is_ramp:
-            category = shown.category or "nvtx"
-            halves = shades(shown.bins, width, category) if self.has_colours else []
-            cells = (
-                half_cells(halves, halves) if self.has_colours else _colour(shade_blocks(shown.bins, width), category)
-            )
+            cells = _colour(shade_blocks(shown.bins, width), shown.category or "nvtx")
         else:
             cells = _colour(blocks(shown.bins, width), shown.category or "")
         return "".join(cell for cell, *_ in cells), [self._fill(*fills) for _, *fills in cells]

@@ -70,6 +70,10 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
     """Return character and style for each column of a lane's row, including the cursor."""
     axis_cells: Callable[[int], str]
     """Return a character for each column of an axis line, including marks."""
+    point: Callable[[int | None, int], None]
+    """Handle a press on a lane (``None``: on the axis) and a column."""
+    drag: Callable[[int, int], None]
+    """Handle a drag from a column to another."""
 
     cursor_column: reactive[int] = reactive(0, repaint=False, init=False)
     """The column of time under the cursor, from 0."""
@@ -83,7 +87,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         self.value_width = value_width
         self._lo, self._hi = 0, 0
         self._window = RowWindow()  # over the rows of all lanes
-        self._row_parts: tuple[tuple[int, int], ...] = ()  # for each row: its lane, and its index in the lane
+        self._row_parts: tuple[tuple[int, int], ...] = ()  # for each row: its (first) lane, and its index in it
         self._painted: dict[int, _Line] = {}
         self._pressed: int | None = None  # the column where the mouse was pressed
 
@@ -97,10 +101,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
     @property
     def lane_count(self) -> int:
         raise NotImplementedError
-
-    def lane_at(self, row: int) -> tuple[int, int]:
-        """Return a row's (first) lane, and the row's index in it."""
-        return self._row_parts[row]
 
     def rows_of(self, lane: int) -> tuple[int, int]:
         """Return the first and last row of a lane, or the row that it shares with the lane before it."""
@@ -126,12 +126,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         direction: int
         column: int
 
-    def point(self, lane: int | None, column: int) -> None:
-        """Handle a press on a lane (``None``: on the axis) and a column."""
-
-    def drag(self, first: int, column: int) -> None:
-        """Handle a drag from column ``first`` to another."""
-
     def column_at(self, x: int) -> int:
         """Return the column at a cell of the widget, clamped."""
         return max(0, min(x - self._left, self.chart_width - 1))
@@ -143,7 +137,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         row = self._row_at(event.y)
         self._pressed = self.column_at(event.x)
         self.capture_mouse()
-        self.point(None if row is None else self.lane_at(row)[0], self._pressed)
+        self.point(None if row is None else self._row_parts[row][0], self._pressed)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         if self._pressed is not None and self.column_at(event.x) != self.cursor_column:
@@ -252,7 +246,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         row = self._row_at(y)
         if row is None:
             return _Line(((" " * self.size.width, plain),), "", (), "", plain)
-        lane, part = self.lane_at(row)
+        lane, part = self._row_parts[row]
         is_current = self.HAS_CURSOR and self.is_current(lane)
         marker = MARKER if is_current and not part else " " * len(MARKER)
         value = fit(safe_text(self.row_value(lane, part)), self.value_width, "right") if self.value_width else ""

@@ -88,23 +88,21 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             category colours the name and the bar; a severity colours its letter, not the name.
         bar_category: The category of bars in rows without a category.
         background: Read slow pages in a thread, and draw ``…`` until they arrive.
-        free_keys: Keys of ``BINDINGS`` left to the screen, such as ``{"g", "left", "right"}``.
+        free_keys: Keys of ``BINDINGS`` left to the screen, by Textual's names, such as ``{"g", "less_than_sign"}``.
     """
 
     ALLOW_SELECT = False  # selection would need bytes on every line: an offset in each cell's style
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(
-            Binding(key, f"step('{key}', {rows})", show=False)
-            for key, rows in (("up", -1), ("k", -1), ("down", 1), ("j", 1))
-        ),
-        *(Binding(key, f"page('{key}', -1)", show=False) for key in ("pageup", "ctrl+b")),
-        *(Binding(key, f"page('{key}', 1)", show=False) for key in ("pagedown", "ctrl+f")),
-        *(Binding(key, f"edge('{key}', 0)", show=False) for key in ("home", "g")),
-        *(Binding(key, f"edge('{key}', 1)", show=False) for key in ("end", "G")),
-        *(Binding(key, f"pan('{key}', -1)", show=False) for key in ("left", "<")),
-        *(Binding(key, f"pan('{key}', 1)", show=False) for key in ("right", ">")),
-        Binding("enter", "select('enter')", "open", show=False),
+        Binding("up,k", "step(-1)", show=False),
+        Binding("down,j", "step(1)", show=False),
+        Binding("pageup,ctrl+b", "page(-1)", show=False),
+        Binding("pagedown,ctrl+f", "page(1)", show=False),
+        Binding("home,g", "edge(0)", show=False),
+        Binding("end,G", "edge(1)", show=False),
+        Binding("left,less_than_sign", "pan(-1)", show=False),
+        Binding("right,greater_than_sign", "pan(1)", show=False),
+        Binding("enter", "select", "open", show=False),
     ]
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -113,7 +111,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     }
 
     cursor_row: reactive[int] = reactive(0, repaint=False, init=False)
-    """The row under the cursor, from 0; 0 also in an empty table."""
+    """The row under the cursor, from 0, clamped; 0 also in an empty table."""
 
     empty_text = ""
     """Sentences for an empty table: why it is empty, and what to record."""
@@ -143,7 +141,9 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.elastic, self.bar_category, self.row_style = elastic, bar_category, row_style
         self.cell_styles: Callable[[Record], Mapping[str, str]] | None = None
         """Returns categories of single columns, by key, from the values of a row."""
-        self.background, self.free_keys = background, frozenset(free_keys)
+        self.background = background
+        for key in free_keys:
+            self._bindings.key_to_bindings.pop(key, None)
         self.answer: Answer | None = None
         """The answer that is shown."""
         self._table, self._window = TableLayout(()), RowWindow()
@@ -212,10 +212,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     def hidden_facts(self) -> dict[str, str]:
         """The values of the cursor's row in hidden columns, as ``label value``, by column key."""
         return {} if self.current_row is None else self._table.hidden_facts(self.current_row)
-
-    def move_to(self, row: int) -> None:
-        """Put the cursor on ``row`` (clamped), and scroll to it."""
-        self.cursor_row = row
 
     def refresh_rows(self) -> None:
         """Draw all rows again, after a change of ``prefix``, ``row_style`` or ``empty_text``."""
@@ -370,25 +366,21 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self._is_selecting = False
             self.post_message(RowSelected(self, self.cursor_row))
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let keys in ``free_keys`` fall through to the screen: each action's first parameter is its key."""
-        return not (parameters and parameters[0] in self.free_keys)
-
-    def action_step(self, _key: str, rows: int) -> None:
+    def action_step(self, rows: int) -> None:
         self.cursor_row += rows
 
-    def action_page(self, _key: str, direction: int) -> None:
+    def action_page(self, direction: int) -> None:
         self._scroll(direction * self._window.height)
 
-    def action_edge(self, _key: str, end: int) -> None:
+    def action_edge(self, end: int) -> None:
         """Go to the first row (0) or the last."""
         self.cursor_row = self.row_count - 1 if end else 0
 
-    def action_pan(self, _key: str, direction: int) -> None:
+    def action_pan(self, direction: int) -> None:
         if self._table.pan_by(direction):
             self.refresh()
 
-    def action_select(self, _key: str) -> None:
+    def action_select(self) -> None:
         """Select the row, as soon as it is read."""
         self._is_selecting = self.answer is None or self.row_count > 0
         self._select()
@@ -404,7 +396,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
                 self._sort_or_reverse(key)
         elif row < self.row_count:
             if row == self.cursor_row:
-                self.action_select("")
+                self.action_select()
             self.cursor_row = row
 
     @on(events.MouseScrollUp)
@@ -470,9 +462,9 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             words = f"These rows could not be read: {failure}" if failure else self.empty_text
             lines = [" " * width, *message_lines(words, width)]
             text = lines[y] if y < len(lines) else " " * width
-            return Strip([Segment(text, self._style("window-table--empty"))], width)
+            return Strip([Segment(text, self.get_component_rich_style("window-table--empty"))], width)
         if y == 0:
-            style = self._style("window-table--header")
+            style = self.get_component_rich_style("window-table--header")
             pieces = self._table.heading_pieces(width - len(MARKER), self.sorted_by, self._letters)
             segments = [Segment(" " * len(MARKER), style)]
             segments.extend(Segment(text, style + _LETTER_STYLE if is_letter else style) for text, is_letter in pieces)
@@ -492,14 +484,17 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         row_words = f"{self._window.height:,} of {count}" if self._has_scrollbar else count
         description = ", ".join(filter(None, (row_words if self.row_count else "", about)))
         text = shorten(description, max(0, width - width_of(name) - 2))
-        segments = [Segment(f"{name}  ", self._style("window-table--title")), Segment(text, self.rich_style)]
+        segments = [
+            Segment(f"{name}  ", self.get_component_rich_style("window-table--title")),
+            Segment(text, self.rich_style),
+        ]
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
     def _row_segments(self, index: int, width: int) -> list[Segment]:
         """Draw a row in few segments: each change of style costs some 25 bytes."""
         at_cursor = index == self.cursor_row and self.has_focus
         gutter = MARKER if at_cursor else " " * len(MARKER)
-        style = self._style("window-table--cursor") if at_cursor else self.rich_style
+        style = self.get_component_rich_style("window-table--cursor") if at_cursor else self.rich_style
         shown = self._formatted.get(index)
         if shown is None:
             return [Segment((gutter + "…").ljust(width), style)]
@@ -522,9 +517,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         categories = self.cell_styles(values) if values is not None and self.cell_styles is not None else {}
         bar_category = category or self.bar_category
         name = self.words_style(category) if category and category not in ("error", "warning") else self.rich_style
-        bar = self.fill_style(bar_category) if bar_category else self._style("window-table--bar")
+        bar = self.fill_style(bar_category) if bar_category else self.get_component_rich_style("window-table--bar")
         pieces = {PieceKind.NAME: name, PieceKind.BAR: bar, PieceKind.OTHER: self.rich_style}
         return pieces, {key: self.words_style(category_name) for key, category_name in categories.items()}
-
-    def _style(self, component: str) -> Style:
-        return self.get_component_rich_style(component)
