@@ -133,16 +133,6 @@ class Loading:
         if job.several_runs:
             self._listener.warned(job.several_runs)
         self._listener.loading_ended(self._opener.is_stopped)
-        self._remember(job)
-
-    def _remember(self, job: OpenJob) -> None:
-        """Save the first answers for the commands, which compute them after a failure."""
-        from nsystui.questions.answers.remembered import remember_first_questions
-
-        cache = job.session.cache
-        if cache is not None and job.session.exports and not self._opener.is_stopped:
-            with suppress(ExportError, OSError):
-                remember_first_questions(job, cache)
 
     def _read_kernels(self, job: OpenJob, files: Sequence[Opened]) -> None:
         """Read the columns of the kernel summary first, and show it."""

@@ -249,3 +249,6 @@ class Palette(CommandPalette, ThrottledScreen[None]):
         # Textual's list fails on page keys while its height is 0: before it is drawn, or on a tiny terminal.
         if not action.startswith("page_") or self.query_one(CommandList).scrollable_content_region.height:
             super()._action_command_list(action)
+
+
+OPENED = {"palette": Palette}

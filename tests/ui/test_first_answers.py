@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import threading
+from functools import partial
 from pathlib import Path
 
 import jobs
@@ -11,7 +12,9 @@ import pytest
 from campaign import first
 from jobs import WIDE, becomes, becomes_text, cells, last_line, line_with, running, screen_text, tap
 
+from nsystui.questions.answers import remembered
 from nsystui.questions.job.opening import JobSource
+from nsystui.questions.triage import run
 from nsystui.store.on_demand import OnDemand
 from nsystui.store.session import Session
 from nsystui.ui import loading
@@ -144,3 +147,18 @@ async def test_the_first_reading_of_the_kernels_can_be_stopped(job, tmp_path, mo
         go_on.set()
         await rest()
         assert not app.loading_now and not app.seen.is_exact and "R resumes loading" in last_line(app)
+
+
+async def test_findings_are_there_before_the_first_answers_of_commands_are_computed(job, tmp_path, monkeypatch):
+    done = []
+    for module, name in ((run, "triage"), (remembered, "remember_first_questions")):
+
+        def ended(function, *words, **options):
+            result = function(*words, **options)
+            done.append(function.__name__)
+            return result
+
+        monkeypatch.setattr(module, name, partial(ended, getattr(module, name)))
+    async with running(job, tmp_path, WIDE):
+        assert await becomes(lambda: len(done) == 2)
+    assert done == ["triage", "remember_first_questions"]

@@ -5,17 +5,13 @@ from typing import Any
 
 from nsystui.questions.queries.question import View, views_of
 
-_MAKERS = {
-    "rank map": "screens.rank_map:RankMapScreen", "call tree": "screens.host:CallTreeScreen",
-    "efficiency": "screens.efficiency:EfficiencyScreen", "nccl sizes": "screens.nccl:NcclSizesScreen",
-    "nvtx names": "screens.nvtx:NvtxNamesScreen", "diagnostics": "screens.capture:DiagnosticsScreen",
-    "output": "screens.capture:JobOutputScreen", "files": "screens.capture:FilesScreen",
-    "contents": "screens.capture:ContentsScreen", "metrics": "screens.gpu:MetricsScreen",
-    "network": "screens.gpu:NetworkScreen", "GPU memory": "screens.gpu:GpuMemoryScreen",
-    "GPU work": "screens.nvtx:RangeWorkScreen", "palette": "palette:Palette", "recipe": "screens.recipe:RecipeScreen",
-    "recipe map": "screens.recipe:RecipeMapScreen", "comparison": "screens.diff:comparison_with",
+_MODULES = {
+    "call tree": "screens.host", "comparison": "screens.diff", "contents": "screens.capture",
+    "diagnostics": "screens.capture", "files": "screens.capture", "GPU memory": "screens.gpu",
+    "GPU work": "screens.nvtx", "metrics": "screens.gpu", "nccl sizes": "screens.nccl", "network": "screens.gpu",
+    "nvtx names": "screens.nvtx", "output": "screens.capture", "palette": "palette", "recipe map": "screens.recipe",
 }  # fmt: skip
-
+"""The modules of screens, where their names differ."""
 
 _MORE_VIEWS = (
     View("nccl calls", label="CPU calls", order=41, home="nccl", screen="nccl"),
@@ -35,10 +31,7 @@ def views_on(tab: str) -> tuple[View, ...]:
 
 
 def screen_of(name: str, *arguments: Any) -> Any:
-    """Create a screen by name, with the arguments of its class or function.
-
-    By default, a screen such as ``nccl_log`` is ``NcclLogScreen`` in the module of that name.
-    """
-    default = f"screens.{name}:{name.title().replace('_', '')}Screen"
-    module, _, maker = _MAKERS.get(name, default).partition(":")
-    return getattr(importlib.import_module(f"nsystui.ui.{module}"), maker)(*arguments)
+    """Create a screen by its name, which is its ``SCREEN``, or a key of its module's ``OPENED``."""
+    module = importlib.import_module(f"nsystui.ui.{_MODULES.get(name, f'screens.{name}'.replace(' ', '_'))}")
+    screens = {vars(made).get("SCREEN"): made for made in vars(module).values() if isinstance(made, type)}
+    return (screens | getattr(module, "OPENED", {}))[name](*arguments)

@@ -168,8 +168,8 @@ class JobScreen(AskingScreen):
     ``MODE_KEY`` is the key of its mode; ``PLACES`` are the places of its keys (``ui.keys``), most specific first, from
     which its bindings are made. A drilled screen is above the mode's screen.
 
-    ``SCREEN`` is its name in `screen_of` if it shows views of a tab. ``PARAMETERS`` names the attributes that change
-    the answer, which are replaced, never changed. Going back restores them, those in ``STATE``, and the cursors.
+    ``SCREEN`` is its name if it shows views of a tab. ``PARAMETERS`` names the attributes that change the answer, which
+    are replaced, never changed. Going back restores them, those in ``STATE``, and the cursors.
     """
 
     MODE_KEY: str = ""

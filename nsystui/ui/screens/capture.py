@@ -77,3 +77,9 @@ class FilesScreen(TextTableScreen):
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return files_answer(self.explorer.files.values())
+
+
+OPENED = {
+    "contents": ContentsScreen, "diagnostics": DiagnosticsScreen, "files": FilesScreen, "output": JobOutputScreen
+}  # fmt: skip
+"""Screens by their names for `screen_of`."""

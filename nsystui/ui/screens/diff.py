@@ -406,3 +406,6 @@ def summary_styles(summary: TableAnswer) -> dict[Value, dict[str, str]]:
         if values["unit"] == "ns" or str(measure).strip() in ("GPU idle", "exposed NCCL"):
             styles[measure] = change_styles({"difference": change})
     return styles
+
+
+OPENED = {"comparison": comparison_with, "diff": DiffScreen}

@@ -48,6 +48,7 @@ class EventsScreen(TableScreen):
     PARAMETERS = ("chosen",)
     COUNTED = "events"
     ORDER = ("start", False)
+    SCREEN = "events"
     MODE_KEY = "6"
     PLACES = ("events", "table", "everywhere")
     STATE = (*TableScreen.STATE, "searched")

@@ -344,3 +344,6 @@ def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
         if nodes:  # single ranges do not show where time is spent
             opened.add(first.id)
     return opened
+
+
+OPENED = {"GPU work": RangeWorkScreen}

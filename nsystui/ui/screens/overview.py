@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from textual import events, on
@@ -11,7 +12,7 @@ from textual.containers import Container
 from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, TableAnswer, iter_rows
-from nsystui.base.errors import reason_of
+from nsystui.base.errors import ExportError, reason_of
 from nsystui.base.selection import Selection
 from nsystui.questions.queries.question import question_named, view_of_table
 from nsystui.ui.loading import KeptOverview
@@ -69,6 +70,7 @@ class OverviewScreen(TablesScreen, ComparableRanksScreen):
     ``e`` and ``y`` use the table with the focus.
     """
 
+    SCREEN = "overview"
     MODE_KEY = "1"
     PLACES = ("overview", "table", "everywhere")
     AUTO_FOCUS = "#ranks"
@@ -83,6 +85,7 @@ class OverviewScreen(TablesScreen, ComparableRanksScreen):
     _kept: KeptOverview | None = None  # while it is shown
     _title_and_head: tuple[str, Sequence[PartLine]] = ("", ())
     _is_saved = False
+    _is_remembered = False  # the first answers of commands
     _sorted: Mapping[str, tuple[str, bool]] = {}  # by answer name
 
     def body(self) -> Iterable[Widget]:
@@ -257,6 +260,12 @@ class OverviewScreen(TablesScreen, ComparableRanksScreen):
             answers = findings_answer(triage), ranks, picture.kernels
             kept = KeptOverview(*answers, *self._title_and_head, triage.losses, short, self._terminal)
             await to_thread(kept.save, self.explorer.source, job)
+        if is_complete and not self._is_remembered and (cache := job.session.cache) is not None and job.session.exports:
+            self._is_remembered = True
+            from nsystui.questions.answers.remembered import remember_first_questions
+
+            with suppress(ExportError, OSError):  # the commands compute them after a failure
+                await to_thread(remember_first_questions, job, cache)
 
     @property
     def _many_ranks(self) -> int:

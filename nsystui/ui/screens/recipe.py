@@ -178,3 +178,6 @@ class RecipeMapScreen(ChartScreen):
             return None
         title = f"{self.recipe.name}: {recipe_map.figures[self.figure].title}"
         return partial(strips, title, self.chart.lanes, recipe_map.window)
+
+
+OPENED = {"recipe": RecipeScreen, "recipe map": RecipeMapScreen}

@@ -34,6 +34,7 @@ _AROUND_EVENT, _AROUND_WINDOW = 20, 2
 class TimelineScreen(LanesScreen):
     """The lanes of the selection, with moves between events and a name search; ``e`` exports the visible operations."""
 
+    SCREEN = "timeline"
     MODE_KEY = "L"
     PLACES = ("timeline", "everywhere")
 

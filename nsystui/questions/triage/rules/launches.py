@@ -1,7 +1,7 @@
 """Short idle gaps: late launches, launch-bound stretches, synchronising calls."""
 
-from collections import namedtuple
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -239,7 +239,16 @@ _LAUNCH_BOUND_COLUMNS = (
 )  # fmt: skip
 
 
-_Stretch = namedtuple("_Stretch", "rank device start duration kernels median busy waited late")
+class _Stretch(NamedTuple):
+    rank: int
+    device: int
+    start: int
+    duration: int
+    kernels: int
+    median: float
+    busy: int
+    waited: int
+    late: int
 
 
 @rule(150, IDLE | {"api_calls"}, FindingKind("launch-bound", "launch-bound stretches", BY_LAUNCHES))
