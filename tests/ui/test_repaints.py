@@ -1,13 +1,16 @@
 """Repaints of changed cells: the screen that Textual paints, with fewer bytes; Textual's repaint if necessary."""
 
+from types import SimpleNamespace
+
 import pyte
 from rich.console import Console
 from rich.segment import Segment
 from textual._compositor import ChopsUpdate
+from textual.screen import Screen
 from textual.strip import Strip
 
 from nsystui.ui.widgets import repainting
-from nsystui.ui.widgets.repainting import ChangedCells, SparingCompositor, ThrottledScreen
+from nsystui.ui.widgets.repainting import ChangedCells, paint_sparingly
 
 WIDTH, HEIGHT = 20, 3
 
@@ -41,5 +44,11 @@ def test_textuals_own_way_stays_where_the_sparing_one_fails(monkeypatch):
     assert update(ChangedCells) == update(ChopsUpdate)
 
 
-def test_screens_are_painted_sparingly():
-    assert type(ThrottledScreen()._compositor) is SparingCompositor
+def test_an_unknown_compositor_is_left_alone():
+    other = SimpleNamespace(_compositor=object())
+    assert not paint_sparingly(other) and type(other._compositor) is object
+    assert not paint_sparingly(SimpleNamespace())
+
+
+def test_the_installed_textual_is_painted_sparingly():
+    assert paint_sparingly(Screen())
