@@ -238,7 +238,7 @@ def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: i
         remark = labelled(mark, text, width)
         left = len(remarks) - number
         if len(lines) + len(remark) + (left > 1) > max_lines:
-            return [*lines, [(f"  {counted(left, 'more remark')}: d shows what nsys recorded of its capture", "dim")]]
+            return [*lines, [(f"  {counted(left, 'more remark')}: W shows what nsys recorded of its capture", "dim")]]
         lines += remark
     return lines
 
