@@ -11,10 +11,10 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -32,6 +32,7 @@ from nsystui.store import seals
 
 Arrays = Mapping[str, Array]
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 _NOTHING: Any = object()
 _LENGTH_BYTES = 4
 
@@ -260,6 +261,40 @@ def remember(
                 result = compute()
                 results.save(question, result, version)
     return result  # type: ignore[return-value]
+
+
+def remember_each(
+    results: Mapping[K, Results],
+    question: Hashable,
+    compute: Callable[[list[K]], Iterable[Mapping[K, T]]] | None,
+    version: str = "",
+    read: Callable[[K, Any], T | None] = lambda key, value: value,
+) -> dict[K, T]:
+    """Return the result of ``question`` by key; ``compute`` yields the missing results in runs, each saved at once.
+
+    Results that ``read`` turns into ``None`` are missing. Callers at once compute them once.
+    """
+
+    def loaded(keys: Iterable[K]) -> dict[K, T]:
+        values = ((key, results[key].load(question, version, partial(read, key))) for key in keys)
+        return {key: value for key, value in values if value is not None}
+
+    known = loaded(results)
+    if compute is None or len(known) == len(results):
+        return known
+    lock = next(iter(results.values())).memory.computing(question)
+    if not lock.acquire(blocking=False):
+        lock.acquire()
+        known |= loaded(key for key in results if key not in known)  # another caller may have computed them
+    try:
+        if missing := [key for key in results if key not in known]:
+            for computed in compute(missing):
+                for key, value in computed.items():
+                    results[key].save(question, value, version)
+                known.update(computed)
+    finally:
+        lock.release()
+    return known
 
 
 _DAMAGE = "damage"

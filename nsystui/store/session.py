@@ -586,7 +586,7 @@ class Session:
         else:
             results = self._results(self.exports[report.index])
         variant = f"{report.clock_rate:+}" if report.clock_rate else ""
-        return replace(results, memory=self._memory if in_memory else results.memory, variant=variant)
+        return replace(results, memory=self._memory if in_memory else self.large_questions, variant=variant)
 
     def _results(self, file: ExportFile) -> Results:
         return self._without_files(file.path) if self.cache is None else self.cache.results_of(file)

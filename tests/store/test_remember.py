@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -40,6 +40,7 @@ from nsystui.store.remember import (
     json_array,
     json_of,
     remember,
+    remember_each,
     write_bundles,
 )
 
@@ -173,6 +174,46 @@ class TestMemory:
             first = pool.submit(remember, results, "question", compute)
             begun.wait()
             assert (remember(results, "question", compute), first.result()) == (1, 1)
+
+    def test_each_run_of_reports_is_saved_before_the_next_and_computed_once(self, tmp_path):
+        results, asked = (
+            {rank: Results((f"rank{rank}",), tmp_path / str(rank), memory=Memory(0)) for rank in range(3)},
+            [],
+        )
+
+        def compute(missing: list[int]) -> Iterator[dict[int, int]]:
+            asked.append(missing)
+            for rank in missing:
+                yield {rank: 10 * rank}
+                assert results[rank].load("question") == 10 * rank
+
+        results[1].save("question", 10)
+        assert remember_each(results, "question", None) == {1: 10}
+        assert remember_each(results, "question", compute) == {0: 0, 1: 10, 2: 20}
+        assert remember_each(results, "question", compute) == {0: 0, 1: 10, 2: 20}
+        assert asked == [[0, 2]]
+
+    def test_callers_at_once_compute_the_results_of_reports_once(self, tmp_path):
+        asked, begun, has_looked = [], threading.Event(), threading.Event()
+
+        class Watched(Memory):
+            def load(self, key: ResultKey, default: object = None) -> object:
+                if begun.is_set():
+                    has_looked.set()
+                return super().load(key, default)
+
+        def compute(missing: list[int]) -> Iterator[dict[int, int]]:
+            asked.append(missing)
+            begun.set()
+            assert has_looked.wait(600), "the other caller asks meanwhile"
+            yield dict.fromkeys(missing, 1)
+
+        results = {0: Results(("rank0",), tmp_path, memory=Watched(0))}
+        with ThreadPoolExecutor() as pool:
+            first = pool.submit(remember_each, results, "question", compute)
+            begun.wait()
+            assert remember_each(results, "question", compute) == first.result() == {0: 1}
+        assert asked == [[0]]
 
 
 class TestTheVersion:

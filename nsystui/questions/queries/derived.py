@@ -17,7 +17,7 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.base.types import Query
 from nsystui.exports import canonical
-from nsystui.store.remember import Arrays, as_arrays, json_array, json_of, remember, version_of
+from nsystui.store.remember import Arrays, as_arrays, json_array, json_of, remember, remember_each, version_of
 from nsystui.store.report import Report, most_rows
 from nsystui.store.session import Computation, Compute, Session
 
@@ -50,24 +50,21 @@ def of_each_report(
     progress messages. With ``in_memory``, the session also keeps the arrays. With ``kept``, none are made. ``version``
     is used instead of ``compute``'s.
     """
+    by_index = {report.index: report for report in reports}
+    unread: dict[int, Arrays] = {}
+    """Results of reports that could not be read completely, and were removed meanwhile: they are not saved."""
+
+    def computed(missing: list[int]) -> Iterator[dict[int, Arrays]]:
+        for arrays in in_runs(session, [by_index[index] for index in missing], compute, table, activity):
+            readable = {report.index for report in session.reports}
+            unread.update((index, values) for index, values in arrays.items() if index not in readable)
+            yield {index: values for index, values in arrays.items() if index in readable}
+            give_back()
+
+    results = {index: session.results(report, in_memory) for index, report in by_index.items()}
+    read = partial(_if_valid, is_valid, by_index)
     version = version or _version(session, compute)
-    results: dict[int, Arrays] = {}
-    missing = []
-    for report in reports:
-        arrays = session.results(report, in_memory).load(question, version, partial(_if_valid, is_valid, report))
-        if arrays is None:
-            missing.append(report)
-        else:
-            results[report.index] = arrays
-    reports_by_index = {report.index: report for report in missing}
-    for computed in in_runs(session, [] if kept else missing, compute, table, activity):
-        readable = {report.index for report in session.reports}
-        for index, arrays in computed.items():
-            if index in readable:  # a report that could not be read completely was removed meanwhile
-                session.results(reports_by_index[index], in_memory).save(question, arrays, version)
-        results.update(computed)
-        give_back()
-    return results
+    return {**remember_each(results, question, None if kept else computed, version, read), **unread}
 
 
 def rows_of_each_report(
@@ -101,9 +98,11 @@ def _version(session: Session, compute: Callable[..., object]) -> str:
     return version
 
 
-def _if_valid(is_valid: Callable[[Report, Arrays], bool], report: Report, loaded: Any) -> Arrays | None:
+def _if_valid(
+    is_valid: Callable[[Report, Arrays], bool], reports: Mapping[int, Report], index: int, loaded: Any
+) -> Arrays | None:
     arrays = as_arrays(loaded)
-    return arrays if is_valid(report, arrays) else None
+    return arrays if is_valid(reports[index], arrays) else None
 
 
 def in_runs(
