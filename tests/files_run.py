@@ -1,6 +1,6 @@
 """Print how many files of nsystui run for an answer: ``python tests/files_run.py``.
 
-A file runs if one of its functions or class bodies is executed; imports alone do not count. The answers are those of a
+A file runs if one of its functions or class bodies is executed; imports alone do not count. The answers are about a
 small export: the kernel summary from nothing and remembered, and a triage from nothing.
 """
 

@@ -24,8 +24,11 @@ from synthetic import benchmark_export
 from synthetic.demo import TrainingJob
 
 ROWS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY", "NVTX_EVENTS")
-_FIRST_ROWS = "GPU time", "sample:"
-"""Texts on the Overview: the title of the bar of exact numbers, the mark of a sample."""
+SHOWN = {
+    "first rows": ("GPU time", "sample:", "by total time"), "exact kernels": ("by total time",),
+    "findings": ("what is wrong",),
+}  # fmt: skip
+"""Texts of which the Overview shows one when it has rows, from a sample or exact; exact kernels; the findings."""
 _LONG, _THOUGHT, _MOMENT = 1800.0, 2.0, 0.05
 """Seconds: after which the program counts as hanging, of rest that end a screen, between two looks."""
 
@@ -139,14 +142,14 @@ class CacheDirectory:
 class Program(Terminal):
     """The program on exports, at 120x36 as over SSH; a context manager. For Linux."""
 
-    def __init__(self, path: Path, cache: CacheDirectory) -> None:
+    def __init__(self, path: Path, cache: CacheDirectory, python: str = sys.executable) -> None:
         environ = {"NSYSTUI_CACHE_DIR": str(cache.path), "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}
-        super().__init__(nsystui(str(path)), environ, 120, 36)
+        super().__init__(program_of(python, str(path)), environ, 120, 36)
         self._began = time.perf_counter()
 
-    def first_rows(self) -> Run:
-        """Return the time until the Overview has rows, from a sample or exact."""
-        while not any(text in self.text for text in _FIRST_ROWS):
+    def until(self, texts: Sequence[str]) -> Run:
+        """Measure until one of ``texts`` is on the screen."""
+        while not any(text in self.text for text in texts):
             if not self.read(1.0) and (self.exit_code is not None or time.perf_counter() - self._began > _LONG):
                 raise RuntimeError(f"the program does not go on:\n{self.text}")
         return self.used

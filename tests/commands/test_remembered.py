@@ -1,12 +1,15 @@
 """Remembered answers: repeated without opening any file, until the files change."""
 
+import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from jobs import running
 from support import edit
 from synthetic import two_process_export
 
@@ -16,13 +19,12 @@ from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.events import index as event_index
 from nsystui.questions.events.listing import EventList
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.job.opening import JobSource
+from nsystui.questions.job.opening import Opener
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.queries import derived, statistics
 from nsystui.store import cache as cache_module
 from nsystui.store.cache import Cache, default_directory
 from nsystui.store.session import Session
-from nsystui.ui.loading import Loading, LoadingListener
 
 SUM = ("stats", "-r", "cuda_gpu_kern_sum", "--format", "csv")
 HEAVY = {"duckdb", "numpy", "pandas", "sqlalchemy", "textual", "adbc_driver_manager", "pyarrow"}
@@ -185,10 +187,17 @@ class TestAskedAnew:
             assert opened == ["opened"], content
 
 
-class TestRememberedWhileLoading:
+class TestRememberedByTheScreens:
+    @staticmethod
+    async def see(files: Sequence[Path]) -> None:
+        """Open the screens until everything about the job is shown."""
+        async with running(files, default_directory()):
+            pass
+
     @pytest.mark.campaign
     def test_the_kernel_summary_is_there_without_opening(self, run, demo_job, opened):
-        Loading(JobSource(tuple(map(str, demo_job)), default_directory()), LoadingListener()).start()
+        asyncio.run(self.see(demo_job))
+        opened.clear()
         for words in (SUM, ("kernels", "--format", "csv")):
             told = run(*words, *demo_job)
             assert opened == [], words
@@ -198,7 +207,7 @@ class TestRememberedWhileLoading:
     @pytest.mark.campaign
     def test_the_event_list_and_api_summary_compute_nothing_then(self, demo_job, directory, monkeypatch):
         monkeypatch.setattr(derived, "_MANY_ROWS", 1)
-        Loading(JobSource(tuple(map(str, demo_job)), default_directory()), LoadingListener()).start()
+        asyncio.run(self.see(demo_job))
 
         def compute(*arguments: object) -> object:
             raise AssertionError("computed again")
@@ -213,8 +222,14 @@ class TestRememberedWhileLoading:
             assert len(EventList.build(session, Selection(), job.ranks))
             assert len(work_summary(session, Selection(), API))
 
-    def test_nothing_is_kept_of_a_loading_that_was_stopped(self, demo_job, directory):
-        loading = Loading(JobSource(tuple(map(str, demo_job)), default_directory()), LoadingListener())
-        loading.stop()
-        loading.start()
+    def test_nothing_is_kept_of_a_loading_that_was_stopped(self, demo_job, directory, monkeypatch):
+        add_one = Opener.add_one
+
+        def add_and_stop(opener, *words):
+            add_one(opener, *words)
+            opener.stop()
+
+        monkeypatch.setattr(Opener, "add_one", add_and_stop)
+        asyncio.run(self.see(demo_job))
+        assert any(directory.iterdir())
         assert not (directory / "answers").exists()

@@ -343,7 +343,7 @@ class TestWhatIsMadeOfThem:
         with opened(exports, cache) as job:
             assert everything(job, Selection()) == whole
 
-        parts = ("nvtx.columns.range_parts", "nvtx.columns.launch_parts", "gpu.device_time.merged")
+        parts = ("nvtx.loading.range_parts", "nvtx.loading.launch_parts", "gpu.device_time.merged")
         for name in (*parts, "ranks.overview._counted"):
             monkeypatch.setattr(f"nsystui.questions.{name}", lambda *_, **__: pytest.fail("computed again"))
         with opened(exports, cache) as job:
