@@ -1,4 +1,4 @@
-"""DuckDB as the store uses it: in memory, within limits, with results as numpy arrays and pandas columns."""
+"""DuckDB as the store uses it: in memory, within limits; its errors; results as arrays and pandas columns."""
 
 from __future__ import annotations
 
